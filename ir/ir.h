@@ -99,7 +99,8 @@ typedef enum {
   ARG_STATE,  /* index into Module.state: `state` of modules */
   ARG_INPUT,  /* index into Module.input */
   ARG_SCALAR, /* index = ScalarKind of program.h (step, attempt, seed) */
-  ARG_GRAD    /* update functions: the gradient of parameter `index` */
+  ARG_GRAD,   /* update functions: the gradient of parameter `index` (already clipped), same type as the parameter */
+  ARG_FACTOR  /* update functions: f64 scalar, the schedule's factor of optimizer group `index` */
 } ArgKind;
 
 typedef struct {
@@ -118,7 +119,7 @@ typedef enum {
   RES_OPT,    /* next value of optimizer state `index` */
   RES_STATE,  /* next value of module state `index` */
   RES_GRAD,   /* gradient of parameter `index` */
-  RES_SCALAR  /* name: "grad_norm", "lr", ... */
+  RES_SCALAR  /* name: "grad_norm", "lr", ...; schedule.G returns the f64 scalars "factor" and "lr" */
 } ResKind;
 
 typedef struct {
