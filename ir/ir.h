@@ -144,7 +144,7 @@ typedef struct {
 
 /* ---- tables ---- */
 
-typedef enum { INIT_NORMAL, INIT_UNIFORM, INIT_FILL } InitKind;
+typedef enum { IR_INIT_NORMAL, IR_INIT_UNIFORM, IR_INIT_FILL } InitKind;
 
 typedef struct {
   const char *name;  /* path with a star per enclosing repeat: "h.*.attn.wq"; no repeats: "wte" */
