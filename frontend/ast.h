@@ -3,6 +3,9 @@
  * Every node lives in the arena given to ast_parse_file. Lists are a pointer and a count. A text (const char
  * *) that is absent is NULL; a name that is absent has text NULL. Every node has the span of its text.
  *
+ * When errors were reported the tree is partial: names may have text NULL and expressions may be NULL. Check
+ * the result first.
+ *
  * Depth: AST_MAX_NEST bounds nesting of brackets, blocks, unary operators and right operands; AST_MAX_HEIGHT
  * bounds the height of a tree with its left spines (a + b + c + ..., x[..][..]) included. A consumer that
  * walks left spines in a loop recurses at most AST_MAX_NEST deep. The parser reports what is deeper, so no
@@ -257,13 +260,14 @@ typedef struct {
   Span span;
 } AstStage;
 
-typedef enum {                 /* fields used, beside kind and span */
-               PLAN_SET,       /* args         set a = 1, optimizer.lr = 2    (a dotted name has qual) */
-               PLAN_DATA,      /* names stage args   data NAMES from STAGE, ARGS */
-               PLAN_INIT,      /* text pattern args  init "file" for "t.*", missing = draw */
-               PLAN_STEPS,     /* value */
-               PLAN_EPOCHS,    /* value */
-               PLAN_TOKENS,    /* value */
+typedef enum {              /* fields used, beside kind and span */
+               PLAN_SET,    /* args         set a = 1, optimizer.lr = 2    (a dotted name has qual) */
+               PLAN_DATA,   /* names stage args   data NAMES from STAGE, ARGS */
+               PLAN_INIT,   /* value text pattern args  init "file" for "t.*", missing = draw; text NULL when
+                               value is not a literal */
+               PLAN_STEPS,  /* value */
+               PLAN_EPOCHS, /* value */
+               PLAN_TOKENS, /* value */
                PLAN_OPTIMIZER, /* stage where  optimizer adamw(lr = 1e-3, decay = 0.1 where matrix) where
                                   CONDITION */
                PLAN_SCHEDULE,  /* stages       warmup(100) then cosine(to = 0.1) */
@@ -393,5 +397,9 @@ struct AstFile {
 bool ast_parse_file(Sources *sources, Arena *arena, const char *path, AstFile **out, Diag *diag);
 /* Parses one text without following its `use`s (use.files stay empty). */
 bool ast_parse_text(Sources *sources, Arena *arena, uint32_t file, AstFile **out, Diag *diag);
+/* Appends the canonical text of a file: comments and single blank lines kept, spacing and indentation
+ * rewritten; formatting it again changes nothing. False with the errors reported and nothing appended when
+ * the file does not parse. */
+bool ast_format(Sources *sources, uint32_t file, Str *out, Diag *diag);
 
 #endif

@@ -1,7 +1,8 @@
 /* frontend.h: text -> checked program. The one public header of the frontend besides ast.h's diagnostics.
  *
- * front_model parses FILE, chooses the plan and layout, folds the overrides in, and elaborates: every function below is in
- * Model.module on success, typed, with locations. All errors go to the Diag sink (several a run); false means at least one. */
+ * front_model parses FILE, chooses the plan and layout, folds the overrides in, and elaborates: every
+ * function below is in Model.module on success, typed, with locations. All errors go to the Diag sink
+ * (several a run); false means at least one. */
 #ifndef DLC_FRONTEND_H
 #define DLC_FRONTEND_H
 
@@ -56,7 +57,7 @@ typedef struct {
   PlanInit *init;
   PlanGroup *group;
   uint32_t n_data, n_init, n_groups;
-  int64_t steps;  /* 0: not given; epochs/tokens below then say how long */
+  int64_t steps; /* 0: not given; epochs/tokens below then say how long */
   double epochs, tokens;
   double clip; /* 0: none */
   uint64_t seed;
@@ -82,14 +83,16 @@ typedef struct {
   bool has_plan;
   ParamSettings *setting;
   uint32_t n_warnings;
-  char *folded; /* plan.dl: the whole program text with every override folded in (imports of other files with absolute paths kept as such) */
+  char *folded; /* plan.dl: the whole program text with every override folded in (imports of other files with
+                   absolute paths kept as such) */
 } Model;
 
 /* Functions of the module:
- *   train: args: params, states, inputs, scalars (seed, attempt) that are used. Results: RES_LOSS, then RES_LOSS_NUM/DEN of each
- *          term, metrics, RES_STATE, RES_OUTPUT.   eval: the same with training = 0 and no RES_STATE.
- *   update.K: args ARG_PARAM K, ARG_GRAD K, ARG_OPT of K, ARG_FACTOR of its group, ARG_SCALAR step. Results RES_PARAM K, RES_OPT.
- *   schedule.G: arg ARG_SCALAR step. Results RES_SCALAR "factor" and "lr" (f64). */
+ *   train: args: params, states, inputs, scalars (seed, attempt) that are used. Results: RES_LOSS, then
+ * RES_LOSS_NUM/DEN of each term, metrics, RES_STATE, RES_OUTPUT.   eval: the same with training = 0 and no
+ * RES_STATE. update.K: args ARG_PARAM K, ARG_GRAD K, ARG_OPT of K, ARG_FACTOR of its group, ARG_SCALAR step.
+ * Results RES_PARAM K, RES_OPT. schedule.G: arg ARG_SCALAR step. Results RES_SCALAR "factor" and "lr" (f64).
+ */
 bool front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out);
 void front_free(Model *m);
 

@@ -9,6 +9,9 @@ typedef struct Span {
   uint32_t file, begin, end;
 } Span;
 
+/* The file of a span that has no place in a text (a missing file): its diagnostic is printed without one. */
+#define SPAN_NO_FILE UINT32_MAX
+
 typedef struct Source {
   const char *path; /* as a person would write it: the argument, or the path a `use` names, joined to its
                        file's folder */
