@@ -244,6 +244,7 @@ struct AstStmt {
       AstExpr *test;
       AstBlock then, orelse;
       bool has_else;
+      uint32_t n_else_if; /* how many `else if` follow, at most AST_MAX_NEST */
     } cond;
     struct {
       AstExpr *value;

@@ -186,6 +186,20 @@ AstStmt *build_stmt(Parser *p, AstStmtKind kind, Span at) {
   return s;
 }
 
+AstStmt *build_if(Parser *p, AstExpr *test, AstBlock then, AstBlock orelse, Span at) {
+  AstStmt *s = build_stmt(p, STMT_IF, at);
+  s->cond.test = test;
+  s->cond.then = then;
+  s->cond.orelse = orelse;
+  s->cond.has_else = orelse.span.end > orelse.span.begin;
+  bool else_if = orelse.n == 1 && orelse.v[0]->kind == STMT_IF && orelse.v[0]->span.end == orelse.span.end;
+  if (else_if)
+    s->cond.n_else_if = orelse.v[0]->cond.n_else_if + 1;
+  if (s->cond.n_else_if == AST_MAX_NEST + 1)
+    report_too_deep(p, at, "'else if' goes on", AST_MAX_NEST);
+  return s;
+}
+
 AstStmt *build_decl(Parser *p, AstStmtKind kind, DeclVec v, Span at) {
   AstStmt *s = build_stmt(p, kind, at);
   AstDecl *next = NULL; /* the nearest later name with an initialiser */

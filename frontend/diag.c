@@ -137,9 +137,27 @@ static Window line_window(const Source *f, uint32_t line, uint32_t at) {
   return w;
 }
 
-static void put_source_byte(Str *out, char c) {
-  unsigned char u = (unsigned char)c;
-  str_putc(out, (u < 32 && c != '\t') || u == 127 ? '?' : c);
+/* Bytes that are no text are shown as `?`, one each. */
+static void put_source(Str *out, const char *p, const char *limit) {
+  while (p < limit) {
+    uint32_t n = utf8_length(p, limit);
+    unsigned char u = (unsigned char)*p;
+    bool control = (u < 32 && u != '\t') || u == 127;
+    if (n == 0 || control)
+      str_putc(out, '?');
+    else
+      str_write(out, p, n);
+    p += n ? n : 1;
+  }
+}
+
+/* A blank for each character, a tab for a tab. */
+static void put_blanks(Str *out, const char *p, const char *limit) {
+  while (p < limit) {
+    uint32_t n = utf8_length(p, limit);
+    str_putc(out, *p == '\t' ? '\t' : ' ');
+    p += n ? n : 1;
+  }
 }
 
 static void print_caret(const Source *f, const Diagnostic *x, uint32_t line, Str *out) {
@@ -148,14 +166,9 @@ static void print_caret(const Source *f, const Diagnostic *x, uint32_t line, Str
   char number[16];
   int digits = snprintf(number, sizeof number, "%u", line);
   str_printf(out, "%s | %s", number, w.cut_left ? "..." : "");
-  for (uint32_t i = w.from; i < w.to; i++)
-    put_source_byte(out, f->text[i]);
+  put_source(out, f->text + w.from, f->text + w.to);
   str_printf(out, "%s\n%*s | %s", w.cut_right ? "..." : "", digits, "", w.cut_left ? "   " : "");
-  for (uint32_t i = w.from; i < at && i < w.to; i++) {
-    unsigned char u = (unsigned char)f->text[i];
-    if ((u & 0xC0) != 0x80)
-      str_putc(out, u == '\t' ? '\t' : ' ');
-  }
+  put_blanks(out, f->text + w.from, f->text + (at < w.to ? at : w.to));
   str_putc(out, '^');
   uint32_t end = x->span.end < w.to ? x->span.end : w.to;
   for (uint32_t i = at + 1; i < end; i++)

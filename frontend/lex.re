@@ -13,21 +13,10 @@ static Span span_of(const Lexer *l, const char *from) {
   return (Span){l->file, (uint32_t)(from - l->start), (uint32_t)(l->cursor - l->start)};
 }
 
-/* Length of the UTF-8 character at p, 0 when the bytes are no character. */
-static uint32_t utf8_length(const unsigned char *p, const unsigned char *limit) {
-  uint32_t n = p[0] < 0x80 ? 1 : p[0] >= 0xC2 && p[0] < 0xE0 ? 2 : (p[0] & 0xF0) == 0xE0 ? 3 : p[0] >= 0xF0 && p[0] < 0xF5 ? 4 : 0;
-  if (n == 0 || (size_t)(limit - p) < n) return 0;
-  for (uint32_t i = 1; i < n; i++)
-    if ((p[i] & 0xC0) != 0x80) return 0;
-  bool overlong = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
-  bool surrogate = p[0] == 0xED && p[1] > 0x9F, beyond = p[0] == 0xF4 && p[1] > 0x8F;
-  return overlong || surrogate || beyond ? 0 : n;
-}
-
 /* Reports the first byte of [from, cursor) that is NUL or not UTF-8. */
 static bool check_text(Lexer *l, const char *from) {
   for (const char *p = from; p < l->cursor;) {
-    uint32_t n = *p ? utf8_length((const unsigned char *)p, (const unsigned char *)l->limit) : 0;
+    uint32_t n = *p ? utf8_length(p, l->limit) : 0;
     if (n == 0) {
       uint32_t at = (uint32_t)(p - l->start);
       Span here = {l->file, at, at + 1};
@@ -41,7 +30,7 @@ static bool check_text(Lexer *l, const char *from) {
 }
 
 static RawKind bad_character(Lexer *l, const char *from) {
-  uint32_t n = utf8_length((const unsigned char *)from, (const unsigned char *)l->limit);
+  uint32_t n = utf8_length(from, l->limit);
   if (*from == 0 || n == 0) {
     l->cursor = from + 1;
     check_text(l, from);
@@ -94,6 +83,9 @@ start:
     "." [0-9]+ { return bad(l, *from, "a number cannot begin with '.'", "write 0 before it"); }
     digits "." / [^.0-9] { return bad(l, *from, "a number cannot end with '.'", "write 0 after it"); }
     ["] in_string* ["] { return text_token(l, *from, RAW_STRING); }
+    ["] ([^"\\\n\r\x00] | "\\" [^\n\r\x00])* ["] {
+      return bad(l, *from, "unknown escape in a string", "escapes are \\n \\t \\r \\\" \\\\");
+    }
     ["] in_string* { return bad(l, *from, "this string is not closed", "a string ends on its line; escapes are \\n \\t \\r \\\" \\\\"); }
     "**"       { return bad(l, *from, "there is no operator '**'", "write '^'"); }
     "&&" | "&" { return bad(l, *from, "there is no operator '&'", "write 'and'"); }

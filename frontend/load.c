@@ -166,7 +166,9 @@ static AstFile *load(Loader *l, const char *path, Span from, bool is_std) {
     diag_error(l->diag, from, "%s", err.msg);
     return NULL;
   }
-  ast_parse_text(l->sources, l->arena, file, &entry.file, l->diag);
+  bool ok = ast_parse_text(l->sources, l->arena, file, &entry.file, l->diag);
+  if (ok && entry.file->n == 0)
+    diag_error(l->diag, (Span){file, 0, 0}, "this file is empty");
   f = entry.file;
   f->is_std = is_std;
   l->stack[l->depth++] = l->n;

@@ -297,13 +297,7 @@ compound:
 ;
 
 if_stmt:
-  IF expr block else_part {
-    $$ = build_stmt(p, STMT_IF, @$);
-    $$->cond.test = $2;
-    $$->cond.then = $3;
-    $$->cond.orelse = (AstBlock){.v = $4.v, .n = $4.n, .span = @4};
-    $$->cond.has_else = @4.end > @4.begin;
-  }
+  IF expr block else_part { $$ = build_if(p, $2, $3, (AstBlock){$4.v, $4.n, @4}, @$); }
 | IF error block else_part { $$ = build_stmt(p, STMT_IF, @$); $$->cond.then = $3; yyerrok; }
 | IF error END_STMT { $$ = build_stmt(p, STMT_IF, @$); yyerrok; }
 ;

@@ -97,6 +97,8 @@ AstExpr *build_has(Parser *p, AstName axis, Span at);
 AstStmt *build_stmt(Parser *p, AstStmtKind kind, Span at);
 /* Gives each name without an initialiser the next one of the list; reports names that have none. */
 AstStmt *build_decl(Parser *p, AstStmtKind kind, DeclVec v, Span at);
+/* orelse: the statements after `else`, or the one `if` statement of an `else if`. */
+AstStmt *build_if(Parser *p, AstExpr *test, AstBlock then, AstBlock orelse, Span at);
 /* Gives each input without a type the next one of the list. */
 InputVec build_inputs(InputVec v);
 AstItem *build_item(Parser *p, AstItemKind kind, Span at);

@@ -83,3 +83,24 @@ void source_line_col(const Source *f, uint32_t offset, uint32_t *line, uint32_t 
 Span span_join(Span a, Span b) {
   return (Span){a.file, a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
 }
+
+uint32_t utf8_length(const char *text, const char *limit) {
+  const unsigned char *p = (const unsigned char *)text;
+  uint32_t n = 0;
+  if (p[0] < 0x80)
+    n = 1;
+  else if (p[0] >= 0xC2 && p[0] < 0xE0)
+    n = 2;
+  else if ((p[0] & 0xF0) == 0xE0)
+    n = 3;
+  else if (p[0] >= 0xF0 && p[0] < 0xF5)
+    n = 4;
+  if (n == 0 || (size_t)(limit - text) < n)
+    return 0;
+  for (uint32_t i = 1; i < n; i++)
+    if ((p[i] & 0xC0) != 0x80)
+      return 0;
+  bool overlong = (p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xF0 && p[1] < 0x90);
+  bool surrogate = p[0] == 0xED && p[1] > 0x9F, beyond = p[0] == 0xF4 && p[1] > 0x8F;
+  return overlong || surrogate || beyond ? 0 : n;
+}

@@ -39,6 +39,9 @@ uint32_t source_add(Sources *s, const char *path, const char *text, size_t len);
 /* 1-based line and column (in characters, not bytes) of a byte offset. */
 void source_line_col(const Source *f, uint32_t offset, uint32_t *line, uint32_t *col);
 
+/* Length of the UTF-8 character at p, 0 when the bytes before limit are no character. */
+uint32_t utf8_length(const char *p, const char *limit);
+
 /* The smallest span holding both (same file). */
 Span span_join(Span a, Span b);
 

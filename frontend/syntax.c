@@ -83,6 +83,8 @@ static void list_expected(Str *s, const int *expected, int n) {
   bool expression = wants_expression(expected, n);
   bool operand_before = is_in(TOK_PLUS, expected, n) && !expression;
   for (int i = 0; i < n && k <= MAX_LISTED; i++) {
+    if (expected[i] == TOK_DOT && n > 1)
+      continue;
     if (expression && begins_expression(expected[i]))
       continue;
     if (operand_before && (is_operator(expected[i]) || expected[i] == TOK_LPAREN ||
@@ -175,7 +177,7 @@ static bool unknown_statement(Parser *p, Span at, const int *expected, int n) {
     uint32_t d = diag_error(
         p->diag, at, assigns ? "'%s' takes no '=' here" : "'%s' is not a word that begins a line here", word);
     if (assigns)
-      diag_hint(p->diag, d, "write '%s VALUE'", word);
+      diag_hint(p->diag, d, "write '%s ...'", word);
     else
       diag_did_you_mean(p->diag, d, word, names, expected_words(expected, n, names));
     return true;
@@ -195,6 +197,21 @@ static bool unknown_statement(Parser *p, Span at, const int *expected, int n) {
   return true;
 }
 
+/* A word that begins statements, in a place of another kind. */
+static bool misplaced_word(Parser *p, Span at) {
+  int t = p->cur.token;
+  if (!p->cur.starts_statement || t < TOK_USE || t > TOK_OVERLAP || t == TOK_ELSE)
+    return false;
+  const char *place = t <= TOK_HARDWARE ? "at the top level of a file"
+                      : t <= TOK_OUTPUT ? "in the body of a fn, module or model"
+                      : t <= TOK_LAYOUT ? "in a plan"
+                                        : "in a layout";
+  uint32_t d = diag_error(p->diag, at, "'%s' belongs %s", keyword_text(t), place);
+  if (t <= TOK_HARDWARE && p->n_block)
+    diag_note(p->diag, d, p->block[p->n_block - 1].span, "is this '{' closed?");
+  return true;
+}
+
 /* The rest. */
 static void unexpected(Parser *p, Span at, const int *expected, int n) {
   Str s = {0};
@@ -208,24 +225,31 @@ static void unexpected(Parser *p, Span at, const int *expected, int n) {
     char *word = arena_strndup(p->arena, p->src->text + p->cur.raw.begin, p->cur.raw.end - p->cur.raw.begin);
     diag_did_you_mean(p->diag, d, word, names, expected_words(expected, n, names));
   }
-  const OpenBracket *open = p->n_open ? &p->open[p->n_open - 1] : NULL;
   bool own = p->cur.token == TOK_LPAREN || p->cur.token == TOK_LBRACKET; /* just booked by the driver */
-  if (own)
-    open = p->n_open > 1 ? &p->open[p->n_open - 2] : NULL;
-  bool file_word = p->cur.starts_statement && p->cur.token >= TOK_AXIS && p->cur.token <= TOK_HARDWARE;
+  uint32_t n_open = p->n_open - (own && p->n_open > 0);
+  const OpenBracket *open = n_open ? &p->open[n_open - 1] : NULL;
+  bool inside =
+      open ? open->c == '[' && p->n_block : p->cur.token == TOK_RBRACKET && !is_in(TOK_END_STMT, expected, n);
   if (open && (p->cur.starts_line || p->cur.token == TOK_END_STMT || p->cur.token == TOK_LBRACE))
     diag_note(p->diag, d, open->span, "this '%c' is not closed", open->c);
-  else if (p->n_block && (p->cur.token == TOK_YYEOF || file_word))
+  else if (p->n_block && p->cur.token == TOK_YYEOF)
     diag_note(p->diag, d, p->block[p->n_block - 1].span, "this '{' is not closed");
+  else if (inside)
+    diag_hint(p->diag, d, "[ ] holds axis names, one 'names as names', or 'axis = index'");
 }
 
 void report_syntax_error(Parser *p, Span at, const int *expected, int n) {
   bool known = p->cur.token == TOK_BAD || line_begins_with_operator(p, at) ||
                chained_comparison(p, at, expected, n) || equals_in_expression(p, at, expected, n) ||
-               range_in_expression(p, at) || unknown_statement(p, at, expected, n) ||
+               range_in_expression(p, at) || misplaced_word(p, at) || unknown_statement(p, at, expected, n) ||
                reserved_word(p, at, expected, n);
   if (!known)
     unexpected(p, at, expected, n);
+  /* A block after a word that is out of place is skipped, unless the word shows that a `}` is missing above
+   * it: then the `}` of its block closes the open one. */
+  bool file_word = p->cur.token >= TOK_AXIS && p->cur.token <= TOK_HARDWARE && p->n_block > 0;
+  if (p->cur.starts_statement && !file_word)
+    p->block_header = false;
   p->recovering = true;
   p->n_open = 0;
 }
