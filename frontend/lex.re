@@ -52,7 +52,9 @@ static RawKind bad(Lexer *l, const char *from, const char *msg, const char *hint
   return RAW_BAD;
 }
 
-static RawKind text_token(Lexer *l, const char *from, RawKind kind) { return check_text(l, from) ? kind : RAW_BAD; }
+static RawKind text_token(Lexer *l, const char *from, RawKind kind) {
+  return check_text(l, from) ? kind : RAW_BAD;
+}
 
 static RawKind next(Lexer *l, const char **from) {
 start:
@@ -79,14 +81,16 @@ start:
     "#" [^\n\r\x00]* { return text_token(l, *from, RAW_COMMENT); }
     word       { return RAW_WORD; }
     number     { return RAW_NUMBER; }
-    number word { return bad(l, *from, "a number runs into a name", "put an operator or a space between them"); }
+    number word {
+      return bad(l, *from, "a number runs into a name", "put an operator or a space between them");
+    }
     "." [0-9]+ { return bad(l, *from, "a number cannot begin with '.'", "write 0 before it"); }
     digits "." / [^.0-9] { return bad(l, *from, "a number cannot end with '.'", "write 0 after it"); }
     ["] in_string* ["] { return text_token(l, *from, RAW_STRING); }
     ["] ([^"\\\n\r\x00] | "\\" [^\n\r\x00])* ["] {
       return bad(l, *from, "unknown escape in a string", "escapes are \\n \\t \\r \\\" \\\\");
     }
-    ["] in_string* { return bad(l, *from, "this string is not closed", "a string ends on its line; escapes are \\n \\t \\r \\\" \\\\"); }
+    ["] in_string* { return bad(l, *from, "this string is not closed", "a string ends on its line"); }
     "**"       { return bad(l, *from, "there is no operator '**'", "write '^'"); }
     "&&" | "&" { return bad(l, *from, "there is no operator '&'", "write 'and'"); }
     "||" | "|" { return bad(l, *from, "there is no operator '|'", "write 'or'"); }
@@ -117,7 +121,9 @@ RawTokens lex_file(const Sources *s, uint32_t file, Arena *arena, Diag *diag) {
   do {
     const char *from;
     kind = next(&l, &from);
-    RawToken t = {.kind = (uint8_t)kind, .begin = (uint32_t)(from - l.start), .end = (uint32_t)(l.cursor - l.start)};
+    RawToken t = {.kind = (uint8_t)kind};
+    t.begin = (uint32_t)(from - l.start);
+    t.end = (uint32_t)(l.cursor - l.start);
     VEC_PUSH(arena, out.v, out.n, out.cap, t);
   } while (kind != RAW_END);
   return out;

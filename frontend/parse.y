@@ -1,5 +1,6 @@
-/* parse.y: the grammar of .dl. LALR(1) without conflicts; keywords are told from names by parser.c before they get here. Every statement
- * is followed by END (a line end, a `;`, or one put before `}` and the end of the file), which is where recovery resumes. */
+/* parse.y: the grammar of .dl, LALR(1) without conflicts. parser.c tells keywords from names before they get
+ * here. Every statement is followed by END_STMT (a line end, a `;`, or one put before `}` and at the end),
+ * which is where recovery resumes. */
 %require "3.8"
 %define api.pure full
 %define api.push-pull push
@@ -35,19 +36,27 @@ static void dlerror(Span *at, Parser *p, const char *msg) {
 }
 
 /* Words, in the order of the table in parser.c. */
-%token USE "use" AXIS "axis" SETTING "setting" FN "fn" MODULE "module" MODEL "model" PLAN "plan" OPTIMIZER "optimizer"
+%token USE "use" AXIS "axis" SETTING "setting" FN "fn" MODULE "module" MODEL "model" PLAN "plan"
+       OPTIMIZER "optimizer"
 %token SCHEDULE "schedule" HARDWARE "hardware"
-%token PARAM "param" FROZEN "frozen" STATE "state" REPEAT "repeat" SCAN "scan" IF "if" ELSE "else" RETURN "return" METRIC "metric"
+%token PARAM "param" FROZEN "frozen" STATE "state" REPEAT "repeat" SCAN "scan" IF "if" ELSE "else"
+       RETURN "return" METRIC "metric"
 %token OUTPUT "output"
-%token SET "set" DATA "data" INIT "init" STEPS "steps" EPOCHS "epochs" TOKENS "tokens" CLIP "clip" PRECISION "precision" SEED "seed"
-%token EVAL "eval" SAVE "save" SAMPLE "sample" FREEZE "freeze" KEEP "keep" AVERAGE "average" BUDGET "budget" CAPACITY "capacity"
-%token LAYOUT "layout" MESH "mesh" SHARD "shard" GATHER "gather" MICRO "micro" ZERO "zero" RECOMPUTE "recompute" OFFLOAD "offload"
+%token SET "set" DATA "data" INIT "init" STEPS "steps" EPOCHS "epochs" TOKENS "tokens" CLIP "clip"
+       PRECISION "precision" SEED "seed"
+%token EVAL "eval" SAVE "save" SAMPLE "sample" FREEZE "freeze" KEEP "keep" AVERAGE "average"
+       BUDGET "budget" CAPACITY "capacity"
+%token LAYOUT "layout" MESH "mesh" SHARD "shard" GATHER "gather" MICRO "micro" ZERO "zero"
+       RECOMPUTE "recompute" OFFLOAD "offload"
 %token OVERLAP "overlap"
-%token OVER "over" WHERE "where" THEN "then" ON "on" FROM "from" FOR "for" EVERY "every" LIKE "like" HAS "has" TRAINABLE "trainable"
+%token OVER "over" WHERE "where" THEN "then" ON "on" FROM "from" FOR "for" EVERY "every" LIKE "like"
+       HAS "has" TRAINABLE "trainable"
 %token AS "as" AND "and" OR "or" NOT "not"
 
-%token LPAREN "(" RPAREN ")" LBRACKET "[" RBRACKET "]" LBRACE "{" RBRACE "}" COMMA "," COLON ":" ASSIGN "=" TILDE "~" DOT "." DOTDOT ".."
-%token EQ "==" NE "!=" LT "<" LE "<=" GT ">" GE ">=" PLUS "+" MINUS "-" STAR "*" SLASH "/" SLASHSLASH "//" PERCENT "%" CARET "^"
+%token LPAREN "(" RPAREN ")" LBRACKET "[" RBRACKET "]" LBRACE "{" RBRACE "}" COMMA "," COLON ":"
+       ASSIGN "=" TILDE "~" DOT "." DOTDOT ".."
+%token EQ "==" NE "!=" LT "<" LE "<=" GT ">" GE ">=" PLUS "+" MINUS "-" STAR "*" SLASH "/"
+       SLASHSLASH "//" PERCENT "%" CARET "^"
 %token FILL      /* `*` after `=`: a mesh size to be filled in */
 %token END_STMT  /* the end of a statement */
 %token BAD       /* already reported by the lexer */
@@ -115,7 +124,8 @@ simple_item:
     $$ = build_item(p, ITEM_USE, @$);
     $$->use.path_span = @2;
     if (strcmp($2.text, "std"))
-      diag_hint(p->diag, diag_error(p->diag, @2, "there is no library '%s'", $2.text), "write 'use std', or a path: use \"%s.dl\"", $2.text);
+      diag_hint(p->diag, diag_error(p->diag, @2, "there is no library '%s'", $2.text),
+                "write 'use std', or a path: use \"%s.dl\"", $2.text);
   }
 | USE STRING { $$ = build_item(p, ITEM_USE, @$); $$->use.path = $2.text; $$->use.path_span = @2; }
 | USE STRING AS NAME opt_args {
@@ -151,10 +161,18 @@ compound_item:
 | HARDWARE error END_STMT { $$ = build_item(p, ITEM_HARDWARE, @$); yyerrok; }
 ;
 
-def_word: FN { $$ = ITEM_FN; } | MODULE { $$ = ITEM_MODULE; } | MODEL { $$ = ITEM_MODEL; } | OPTIMIZER { $$ = ITEM_OPTIMIZER; }
-| SCHEDULE { $$ = ITEM_SCHEDULE; };
+def_word:
+  FN { $$ = ITEM_FN; }
+| MODULE { $$ = ITEM_MODULE; }
+| MODEL { $$ = ITEM_MODEL; }
+| OPTIMIZER { $$ = ITEM_OPTIMIZER; }
+| SCHEDULE { $$ = ITEM_SCHEDULE; }
+;
 
-axis_binds: axis_bind { $$ = (BindVec){0}; PUSH($$, $1); } | axis_binds COMMA axis_bind { $$ = $1; PUSH($$, $3); };
+axis_binds:
+  axis_bind { $$ = (BindVec){0}; PUSH($$, $1); }
+| axis_binds COMMA axis_bind { $$ = $1; PUSH($$, $3); }
+;
 axis_bind: NAME { $$ = (AstBind){.name = $1, .span = @$}; } | bind;
 binds: bind { $$ = (BindVec){0}; PUSH($$, $1); } | binds COMMA bind { $$ = $1; PUSH($$, $3); };
 bind: NAME ASSIGN expr { $$ = (AstBind){.name = $1, .value = $3, .span = @$}; };
@@ -178,12 +196,19 @@ hardware_items:
 qname: NAME | NAME DOT NAME { $$ = (AstName){.text = $3.text, .qual = $1.text, .span = @$}; };
 names: qname { $$ = (NameVec){0}; PUSH($$, $1); } | names COMMA qname { $$ = $1; PUSH($$, $3); };
 opt_type: %empty { $$ = NULL; } | COLON type { $$ = $2; };
-type: NAME opt_axes { $$ = ARENA_NEW(p->arena, AstType); *$$ = (AstType){.dtype = $1, .axes = names_of($2), .span = @$}; };
+type: NAME opt_axes {
+    $$ = ARENA_NEW(p->arena, AstType);
+    *$$ = (AstType){.dtype = $1, .axes = names_of($2), .span = @$};
+  };
 
 bracket:
   LBRACKET names RBRACKET { $$ = (AstBracket){.kind = BRACKET_AXES, .axes = names_of($2), .span = @$}; }
-| LBRACKET names AS names RBRACKET { $$ = (AstBracket){.kind = BRACKET_AS, .axes = names_of($2), .to = names_of($4), .span = @$}; }
-| LBRACKET indexes RBRACKET { $$ = (AstBracket){.kind = BRACKET_INDEX, .index = $2.v, .n_index = $2.n, .span = @$}; }
+| LBRACKET names AS names RBRACKET {
+    $$ = (AstBracket){.kind = BRACKET_AS, .axes = names_of($2), .to = names_of($4), .span = @$};
+  }
+| LBRACKET indexes RBRACKET {
+    $$ = (AstBracket){.kind = BRACKET_INDEX, .index = $2.v, .n_index = $2.n, .span = @$};
+  }
 ;
 indexes: index { $$ = (IndexVec){0}; PUSH($$, $1); } | indexes COMMA index { $$ = $1; PUSH($$, $3); };
 index:
@@ -226,7 +251,11 @@ postfix:
 ;
 
 opt_args: %empty { $$ = (ArgVec){0}; } | args;
-args: LPAREN RPAREN { $$ = (ArgVec){0}; } | LPAREN arg_list RPAREN { $$ = $2; } | LPAREN arg_list COMMA RPAREN { $$ = $2; };
+args:
+  LPAREN RPAREN { $$ = (ArgVec){0}; }
+| LPAREN arg_list RPAREN { $$ = $2; }
+| LPAREN arg_list COMMA RPAREN { $$ = $2; }
+;
 arg_list: arg { $$ = (ArgVec){0}; PUSH($$, $1); } | arg_list COMMA arg { $$ = $1; PUSH($$, $3); };
 arg:
   value { $$ = (AstArg){.value = $1, .span = @$}; }
@@ -310,12 +339,20 @@ else_part:
 
 decls: decl { $$ = (DeclVec){0}; PUSH($$, $1); } | decls COMMA decl { $$ = $1; PUSH($$, $3); };
 decl:
-  NAME opt_axes opt_init { $$ = (AstDecl){.name = $1, .axes = names_of($2), .init_kind = $3.kind, .init = $3.value, .span = @$}; }
+  NAME opt_axes opt_init {
+    $$ = (AstDecl){.name = $1, .axes = names_of($2), .init_kind = $3.kind, .init = $3.value, .span = @$};
+  }
 | NAME opt_axes COLON NAME opt_init {
-    $$ = (AstDecl){.name = $1, .axes = names_of($2), .dtype = $4, .init_kind = $5.kind, .init = $5.value, .span = @$};
+    $$ = (AstDecl){.name = $1, .axes = names_of($2), .dtype = $4, .span = @$};
+    $$.init_kind = $5.kind;
+    $$.init = $5.value;
   }
 ;
-opt_init: %empty { $$ = (Init){0}; } | ASSIGN expr { $$ = (Init){INIT_FILL, $2}; } | TILDE expr { $$ = (Init){INIT_DRAW, $2}; };
+opt_init:
+  %empty { $$ = (Init){0}; }
+| ASSIGN expr { $$ = (Init){INIT_FILL, $2}; }
+| TILDE expr { $$ = (Init){INIT_DRAW, $2}; }
+;
 
 uses: use { $$ = (UseVec){0}; PUSH($$, $1); } | uses COMMA use { $$ = $1; PUSH($$, $3); };
 use: NAME COLON qname opt_bracket opt_args {
@@ -353,12 +390,32 @@ plan_item:
     $$->args = args_of($5);
   }
 | plan_number expr { $$ = build_plan_item(p, $1, @1, @$); $$->value = $2; }
-| AVERAGE expr options { $$ = build_plan_item(p, PLAN_AVERAGE, @1, @$); $$->value = $2; $$->args = args_of($3); }
-| OPTIMIZER stage opt_where { $$ = build_plan_item(p, PLAN_OPTIMIZER, @1, @$); $$->stage = $2; $$->where = $3; }
+| AVERAGE expr options {
+    $$ = build_plan_item(p, PLAN_AVERAGE, @1, @$);
+    $$->value = $2;
+    $$->args = args_of($3);
+  }
+| OPTIMIZER stage opt_where {
+    $$ = build_plan_item(p, PLAN_OPTIMIZER, @1, @$);
+    $$->stage = $2;
+    $$->where = $3;
+  }
 | SCHEDULE stages { $$ = build_plan_item(p, PLAN_SCHEDULE, @1, @$); $$->stages = $2.v; $$->n_stages = $2.n; }
-| PRECISION NAME options { $$ = build_plan_item(p, PLAN_PRECISION, @1, @$); $$->names = one_name(p, $2); $$->args = args_of($3); }
-| EVAL EVERY expr options { $$ = build_plan_item(p, PLAN_EVAL, @1, @$); $$->every = $3; $$->args = args_of($4); }
-| SAVE EVERY expr options { $$ = build_plan_item(p, PLAN_SAVE, @1, @$); $$->every = $3; $$->args = args_of($4); }
+| PRECISION NAME options {
+    $$ = build_plan_item(p, PLAN_PRECISION, @1, @$);
+    $$->names = one_name(p, $2);
+    $$->args = args_of($3);
+  }
+| EVAL EVERY expr options {
+    $$ = build_plan_item(p, PLAN_EVAL, @1, @$);
+    $$->every = $3;
+    $$->args = args_of($4);
+  }
+| SAVE EVERY expr options {
+    $$ = build_plan_item(p, PLAN_SAVE, @1, @$);
+    $$->every = $3;
+    $$->args = args_of($4);
+  }
 | SAVE TRAINABLE { $$ = build_plan_item(p, PLAN_SAVE, @1, @$); $$->trainable = true; }
 | SAVE TRAINABLE EVERY expr options {
     $$ = build_plan_item(p, PLAN_SAVE, @1, @$);
@@ -383,11 +440,22 @@ plan_item:
   }
 | FREEZE WHERE expr { $$ = build_plan_item(p, PLAN_FREEZE, @1, @$); $$->where = $3; }
 | KEEP WHERE expr { $$ = build_plan_item(p, PLAN_KEEP, @1, @$); $$->where = $3; }
-| KEEP NAME WHERE expr { $$ = build_plan_item(p, PLAN_KEEP, @1, @$); $$->names = one_name(p, $2); $$->where = $4; }
+| KEEP NAME WHERE expr {
+    $$ = build_plan_item(p, PLAN_KEEP, @1, @$);
+    $$->names = one_name(p, $2);
+    $$->where = $4;
+  }
 ;
 
-plan_number: STEPS { $$ = PLAN_STEPS; } | EPOCHS { $$ = PLAN_EPOCHS; } | TOKENS { $$ = PLAN_TOKENS; } | CLIP { $$ = PLAN_CLIP; }
-| SEED { $$ = PLAN_SEED; } | BUDGET { $$ = PLAN_BUDGET; } | CAPACITY { $$ = PLAN_CAPACITY; };
+plan_number:
+  STEPS { $$ = PLAN_STEPS; }
+| EPOCHS { $$ = PLAN_EPOCHS; }
+| TOKENS { $$ = PLAN_TOKENS; }
+| CLIP { $$ = PLAN_CLIP; }
+| SEED { $$ = PLAN_SEED; }
+| BUDGET { $$ = PLAN_BUDGET; }
+| CAPACITY { $$ = PLAN_CAPACITY; }
+;
 
 options: %empty { $$ = (ArgVec){0}; } | options COMMA setting { $$ = $1; PUSH($$, $3); };
 opt_where: %empty { $$ = NULL; } | WHERE expr { $$ = $2; };
@@ -414,16 +482,31 @@ layout_items:
 
 layout_item:
   MESH mesh_list { $$ = build_plan_item(p, LAYOUT_MESH, @1, @$); $$->args = args_of($2); }
-| SHARD names ON NAME { $$ = build_plan_item(p, LAYOUT_SHARD, @1, @$); $$->names = names_of($2); $$->on = $4; }
-| GATHER names ON NAME { $$ = build_plan_item(p, LAYOUT_GATHER, @1, @$); $$->names = names_of($2); $$->on = $4; }
+| SHARD names ON NAME {
+    $$ = build_plan_item(p, LAYOUT_SHARD, @1, @$);
+    $$->names = names_of($2);
+    $$->on = $4;
+  }
+| GATHER names ON NAME {
+    $$ = build_plan_item(p, LAYOUT_GATHER, @1, @$);
+    $$->names = names_of($2);
+    $$->on = $4;
+  }
 | MICRO expr { $$ = build_plan_item(p, LAYOUT_MICRO, @1, @$); $$->value = $2; }
 | ZERO expr { $$ = build_plan_item(p, LAYOUT_ZERO, @1, @$); $$->value = $2; }
 | RECOMPUTE names { $$ = build_plan_item(p, LAYOUT_RECOMPUTE, @1, @$); $$->names = names_of($2); }
 | OFFLOAD names { $$ = build_plan_item(p, LAYOUT_OFFLOAD, @1, @$); $$->names = names_of($2); }
 | OVERLAP names { $$ = build_plan_item(p, LAYOUT_OVERLAP, @1, @$); $$->names = names_of($2); }
-| SCHEDULE stages { $$ = build_plan_item(p, LAYOUT_SCHEDULE, @1, @$); $$->stages = $2.v; $$->n_stages = $2.n; }
+| SCHEDULE stages {
+    $$ = build_plan_item(p, LAYOUT_SCHEDULE, @1, @$);
+    $$->stages = $2.v;
+    $$->n_stages = $2.n;
+  }
 ;
-mesh_list: mesh_axis { $$ = (ArgVec){0}; PUSH($$, $1); } | mesh_list COMMA mesh_axis { $$ = $1; PUSH($$, $3); };
+mesh_list:
+  mesh_axis { $$ = (ArgVec){0}; PUSH($$, $1); }
+| mesh_list COMMA mesh_axis { $$ = $1; PUSH($$, $3); }
+;
 mesh_axis:
   NAME ASSIGN expr { $$ = (AstArg){.name = $1, .value = $3, .span = @$}; }
 | NAME ASSIGN FILL { $$ = (AstArg){.name = $1, .span = @$}; }
@@ -435,7 +518,8 @@ static int yyreport_syntax_error(const yypcontext_t *ctx, Parser *p) {
   yysymbol_kind_t kinds[YYNTOKENS];
   int tokens[YYNTOKENS];
   int n = yypcontext_expected_tokens(ctx, kinds, YYNTOKENS), k = 0;
-  for (int i = 0; i < n; i++) /* symbol kinds are token numbers counted from 0, in order of declaration: 0 end, 1 error, 2 undefined */
+  /* Symbol kinds count tokens in the order of their declaration; 0 to 2 are the end, error and undefined. */
+  for (int i = 0; i < n; i++)
     if (kinds[i] > 2) tokens[k++] = (int)kinds[i] - 3 + 258;
   report_syntax_error(p, *yypcontext_location(ctx), tokens, k);
   return 0;
