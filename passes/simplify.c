@@ -1,0 +1,175 @@
+/* simplify.c: folding (fold.c), common subexpressions within a block, dead code (prune.c). */
+#include "passes/internal.h"
+
+#include <string.h>
+
+typedef struct {
+  Func *f;
+  Error *err;
+  bool drop_stop;
+  Val *repl; /* value -> what stands for it now; NONE: itself */
+  uint32_t n;
+} Simplify;
+
+static Val now(const Simplify *s, Val v) { return v < s->n && s->repl[v] != NONE ? s->repl[v] : v; }
+
+static void replace_with(Simplify *s, Val v, Val by) {
+  if (v >= s->n) {
+    uint32_t n = v + 1 + v / 2;
+    Val *repl = ARENA_ARRAY(&s->f->module->arena, Val, n);
+    memset(repl, 0xff, n * sizeof *repl);
+    if (s->n)
+      memcpy(repl, s->repl, s->n * sizeof *repl);
+    s->repl = repl;
+    s->n = n;
+  }
+  s->repl[v] = by;
+}
+
+/* ---- common subexpressions ---- */
+
+typedef struct {
+  OpId *slot; /* open addressing */
+  uint32_t mask;
+} Table;
+
+static bool may_merge(const Op *op) { return op->code != OP_RANDOM && !op->body && op->n_results > 0; }
+
+static uint64_t op_hash(const Op *op) {
+  uint64_t h = hash_bytes(&op->code, sizeof op->code, 0);
+  Val pair[2];
+  const Val *arg = op->arg;
+  if ((ir_op_info[op->code].flags & F_COMM) && op->n_args == 2) {
+    pair[0] = arg[0] < arg[1] ? arg[0] : arg[1];
+    pair[1] = arg[0] < arg[1] ? arg[1] : arg[0];
+    arg = pair;
+  }
+  h = hash_bytes(arg, op->n_args * sizeof *arg, h);
+  h = hash_bytes(op->attr.axis, op->attr.n_axis * sizeof *op->attr.axis, h);
+  h = hash_bytes(op->attr.num, op->attr.n_num * sizeof *op->attr.num, h);
+  h = hash_bytes(&op->attr.f, sizeof op->attr.f, h);
+  return hash_bytes(&op->attr.dtype, sizeof op->attr.dtype, h);
+}
+
+static bool same_args(const Op *a, const Op *b) {
+  if (a->n_args != b->n_args)
+    return false;
+  if (memcmp(a->arg, b->arg, a->n_args * sizeof *a->arg) == 0)
+    return true;
+  return (ir_op_info[a->code].flags & F_COMM) && a->n_args == 2 && a->arg[0] == b->arg[1] && a->arg[1] == b->arg[0];
+}
+
+static bool same_op(const Func *f, const Op *a, const Op *b) {
+  const Attr *x = &a->attr, *y = &b->attr;
+  return a->code == b->code && same_args(a, b) && x->n_axis == y->n_axis && x->n_num == y->n_num &&
+         memcmp(&x->f, &y->f, sizeof x->f) == 0 && x->dtype == y->dtype &&
+         (!x->n_axis || memcmp(x->axis, y->axis, x->n_axis * sizeof *x->axis) == 0) &&
+         (!x->n_num || memcmp(x->num, y->num, x->n_num * sizeof *x->num) == 0) &&
+         type_equal(&f->val[a->result].type, &f->val[b->result].type);
+}
+
+/* The op seen before that computes the same, or NONE after entering this one. */
+static OpId find_or_enter(const Func *f, Table *t, OpId id) {
+  for (uint32_t i = (uint32_t)op_hash(&f->op[id]) & t->mask;; i = (i + 1) & t->mask) {
+    if (t->slot[i] == NONE) {
+      t->slot[i] = id;
+      return NONE;
+    }
+    if (t->slot[i] != id && same_op(f, &f->op[t->slot[i]], &f->op[id]))
+      return t->slot[i];
+  }
+}
+
+static void merge_equal(Simplify *s, Block *b) {
+  Func *f = s->f;
+  OpId *ops;
+  uint32_t n = block_take(b, &ops);
+  Table t = {.mask = 15};
+  while (t.mask < 2 * n)
+    t.mask = t.mask * 2 + 1;
+  t.slot = ARENA_ARRAY(&f->module->arena, OpId, t.mask + 1);
+  memset(t.slot, 0xff, (t.mask + 1) * sizeof *t.slot);
+  for (uint32_t i = 0; i < n; i++) {
+    Op *op = &f->op[ops[i]];
+    for (uint32_t k = 0; k < op->n_args; k++)
+      op->arg[k] = now(s, op->arg[k]);
+    OpId same = may_merge(op) ? find_or_enter(f, &t, ops[i]) : NONE;
+    if (same == NONE) {
+      block_push(f, b, ops[i]);
+      continue;
+    }
+    for (uint32_t k = 0; k < op->n_results; k++)
+      replace_with(s, op->result + k, f->op[same].result + k);
+  }
+  for (uint32_t i = 0; i < b->n_ret; i++)
+    b->ret[i] = now(s, b->ret[i]);
+}
+
+/* ---- loops ---- */
+
+/* A constant that comes in as an invariant is made anew inside; operands that come in twice are read once. What this leaves unused
+ * goes with dead code. */
+static void simplify_inputs(Simplify *s, OpId id) {
+  Func *f = s->f;
+  Op op = f->op[id];
+  LoopShape shape = loop_shape(f, id);
+  OpId *ops;
+  uint32_t n = block_take(op.body, &ops);
+  Builder b = {.f = f, .b = op.body, .loc = op.loc, .err = s->err};
+  for (uint32_t i = shape.n_carry; i < op.n_args; i++) {
+    Val param = op.body->param[1 + i];
+    bool slice = i < shape.n_carry + shape.n_xs;
+    double c;
+    if (!slice && is_const(f, op.arg[i], &c)) {
+      Type t = *ir_type(f, param);
+      replace_with(s, param, ir_broadcast(&b, ir_const(&b, t.dtype, c), &t));
+      continue;
+    }
+    for (uint32_t k = slice ? shape.n_carry : shape.n_carry + shape.n_xs; k < i; k++)
+      if (op.arg[k] == op.arg[i]) {
+        replace_with(s, param, now(s, op.body->param[1 + k]));
+        break;
+      }
+  }
+  for (uint32_t i = 0; i < n; i++)
+    block_push(f, op.body, ops[i]);
+}
+
+/* ---- blocks ---- */
+
+static void simplify_block(Simplify *s, Block *b) {
+  Func *f = s->f;
+  OpId *ops;
+  uint32_t n = block_take(b, &ops);
+  Builder e = {.f = f, .b = b, .err = s->err};
+  for (uint32_t i = 0; i < n; i++) {
+    OpId id = ops[i];
+    for (uint32_t k = 0; k < f->op[id].n_args; k++)
+      f->op[id].arg[k] = now(s, f->op[id].arg[k]);
+    if (f->op[id].code == OP_LOOP)
+      simplify_inputs(s, id);
+    if (f->op[id].body)
+      simplify_block(s, f->op[id].body);
+    e.loc = f->op[id].loc;
+    Val r = fold_op(&e, id, s->drop_stop);
+    if (r == NONE) {
+      block_push(f, b, id);
+      continue;
+    }
+    if (!f->val[r].name)
+      f->val[r].name = f->val[f->op[id].result].name;
+    replace_with(s, f->op[id].result, r);
+  }
+  for (uint32_t i = 0; i < b->n_ret; i++)
+    b->ret[i] = now(s, b->ret[i]);
+  merge_equal(s, b);
+}
+
+bool simplify(Func *f, bool drop_stop, Error *err) {
+  Simplify s = {.f = f, .err = err, .drop_stop = drop_stop};
+  simplify_block(&s, f->body);
+  prune(f);
+  return err->cls == ERR_NONE;
+}
+
+bool pass_simplify(Func *f, Error *err) { return simplify(f, false, err); }
