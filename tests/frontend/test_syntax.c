@@ -1,5 +1,6 @@
-/* The syntax: every cases/X.dl is parsed and compared with X.err (no X.err: nothing is reported), and, when it parses, formatted: X.fmt is
- * the expected text when there is one, and formatting twice changes nothing. DLC_UPDATE=1 rewrites the .err and .fmt files. */
+/* The syntax: every cases/X.dl is parsed and compared with X.err (no X.err: nothing is reported), and, when
+ * it parses, formatted: X.fmt is the expected text when there is one, and formatting twice changes nothing.
+ * DLC_UPDATE=1 rewrites the .err and .fmt files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,12 +40,14 @@ static void run_end(Run *r) {
 
 static char *read_text(const char *path) {
   FILE *f = fopen(path, "rb");
-  if (!f) return NULL;
+  if (!f)
+    return NULL;
   Str s = {0};
   char buf[4096];
   size_t n;
   str_puts(&s, "");
-  while ((n = fread(buf, 1, sizeof buf, f)) > 0) str_write(&s, buf, n);
+  while ((n = fread(buf, 1, sizeof buf, f)) > 0)
+    str_write(&s, buf, n);
   fclose(f);
   return s.s;
 }
@@ -60,13 +63,16 @@ static void write_text(const char *path, const char *text) {
 static int differs(const char *path, const char *got, bool absent_is_empty) {
   char *want = read_text(path);
   if (getenv("DLC_UPDATE") && (want || (absent_is_empty && *got))) {
-    if (*got) write_text(path, got);
-    else unlink(path);
+    if (*got)
+      write_text(path, got);
+    else
+      unlink(path);
     free(want);
     return 0;
   }
   int bad = want ? strcmp(want, got) != 0 : absent_is_empty && *got;
-  if (bad) printf("--- %s\n%s--- got\n%s", path, want ? want : "", got);
+  if (bad)
+    printf("--- %s\n%s--- got\n%s", path, want ? want : "", got);
   free(want);
   return bad;
 }
@@ -77,7 +83,8 @@ static char *format_text(const char *name, const char *text, size_t n) {
   Str out = {0};
   str_puts(&out, "");
   bool ok = ast_format(&r.sources, source_add(&r.sources, name, text, n), &out, &r.diag);
-  if (!ok) printf("%s\n", run_report(&r));
+  if (!ok)
+    printf("%s\n", run_report(&r));
   assert_true(ok);
   run_end(&r);
   return out.s;
@@ -88,8 +95,10 @@ static int check_format(const char *name, const char *golden) {
   char *once = format_text(name, text, strlen(text));
   char *twice = format_text(name, once, strlen(once));
   int bad = strcmp(once, twice) != 0;
-  if (bad) printf("--- %s formatted once\n%s--- twice\n%s", name, once, twice);
-  if (golden) bad |= differs(golden, once, false);
+  if (bad)
+    printf("--- %s formatted once\n%s--- twice\n%s", name, once, twice);
+  if (golden)
+    bad |= differs(golden, once, false);
   free(text);
   free(once);
   free(twice);
@@ -106,7 +115,8 @@ static int check_case(const char *name) {
   snprintf(err, sizeof err, "%.*s.err", stem, name);
   snprintf(fmt, sizeof fmt, "%.*s.fmt", stem, name);
   int bad = differs(err, run_report(&r), true);
-  if (ok) bad |= check_format(name, fmt);
+  if (ok)
+    bad |= check_format(name, fmt);
   run_end(&r);
   return bad;
 }
@@ -114,10 +124,12 @@ static int check_case(const char *name) {
 static int check_glob(const char *pattern, int (*check)(const char *)) {
   glob_t g;
   int found = glob(pattern, 0, NULL, &g);
-  if (found == GLOB_NOMATCH) return 0;
+  if (found == GLOB_NOMATCH)
+    return 0;
   assert_int_equal(found, 0);
   int bad = 0;
-  for (size_t i = 0; i < g.gl_pathc; i++) bad += check(g.gl_pathv[i]);
+  for (size_t i = 0; i < g.gl_pathc; i++)
+    bad += check(g.gl_pathv[i]);
   globfree(&g);
   return bad;
 }
@@ -138,7 +150,8 @@ static int check_model(const char *path) {
   setenv("DLC_MODELS", DLC_SOURCE_DIR "/models", 1);
   bool ok = ast_parse_file(&r.sources, &r.arena, path, &file, &r.diag);
   unsetenv("DLC_MODELS");
-  if (!ok) printf("%s", run_report(&r));
+  if (!ok)
+    printf("%s", run_report(&r));
   run_end(&r);
   return ok ? check_format(path, NULL) : 1;
 }
@@ -151,12 +164,15 @@ static void every_model_parses(void **state) {
 
 /* ---- limits ---- */
 
-static Str repeated(const char *before, const char *part, int n, const char *middle, const char *part_after, const char *after) {
+static Str repeated(const char *before, const char *part, int n, const char *middle, const char *part_after,
+                    const char *after) {
   Str s = {0};
   str_puts(&s, before);
-  for (int i = 0; i < n; i++) str_puts(&s, part);
+  for (int i = 0; i < n; i++)
+    str_puts(&s, part);
   str_puts(&s, middle);
-  for (int i = 0; i < n; i++) str_puts(&s, part_after);
+  for (int i = 0; i < n; i++)
+    str_puts(&s, part_after);
   str_puts(&s, after);
   return s;
 }
@@ -166,9 +182,11 @@ static void expect(Str text, const char *want) {
   Run r;
   run_begin(&r);
   AstFile *file;
-  bool ok = ast_parse_text(&r.sources, &r.arena, source_add(&r.sources, "t.dl", text.s, text.len), &file, &r.diag);
+  bool ok =
+      ast_parse_text(&r.sources, &r.arena, source_add(&r.sources, "t.dl", text.s, text.len), &file, &r.diag);
   const char *got = run_report(&r);
-  if (want ? !strstr(got, want) : *got) fail_msg("want '%s', got '%.400s'", want ? want : "", got);
+  if (want ? !strstr(got, want) : *got)
+    fail_msg("want '%s', got '%.400s'", want ? want : "", got);
   assert_int_equal(ok, want == NULL);
   str_free(&text);
   run_end(&r);
@@ -219,7 +237,8 @@ static void tree_shape(void **state) {
   Run r;
   run_begin(&r);
   AstFile *file;
-  assert_true(ast_parse_text(&r.sources, &r.arena, source_add(&r.sources, "t.dl", text, strlen(text)), &file, &r.diag));
+  assert_true(ast_parse_text(&r.sources, &r.arena, source_add(&r.sources, "t.dl", text, strlen(text)), &file,
+                             &r.diag));
   assert_int_equal(file->n, 1);
   AstItem *m = file->v[0];
   assert_int_equal(m->kind, ITEM_MODULE);
@@ -243,8 +262,12 @@ static void tree_shape(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(golden_cases), cmocka_unit_test(every_model_parses),          cmocka_unit_test(depth_limits),
-      cmocka_unit_test(nearest_name), cmocka_unit_test(too_many_errors_are_counted), cmocka_unit_test(tree_shape),
+      cmocka_unit_test(golden_cases),
+      cmocka_unit_test(every_model_parses),
+      cmocka_unit_test(depth_limits),
+      cmocka_unit_test(nearest_name),
+      cmocka_unit_test(too_many_errors_are_counted),
+      cmocka_unit_test(tree_shape),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Fuzzing the frontend's text side: lexer, grammar, recovery, diagnostics, formatter. What parses must format, and the formatted text
- * must parse and format to itself. */
+/* Fuzzing the frontend's text side: lexer, grammar, recovery, diagnostics, formatter. What parses must
+ * format, and the formatted text must parse and format to itself. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ static char *format_text(const char *text, size_t n) {
   Diag diag = {.sources = &sources};
   Str out = {0}, report = {0};
   uint32_t file = source_add(&sources, "fuzz.dl", text, n);
-  if (ast_format(&sources, file, &out, &diag)) str_puts(&out, "");
+  if (ast_format(&sources, file, &out, &diag))
+    str_puts(&out, "");
   diag_print(&diag, &report);
   diag_print_json(&diag, &report);
   str_free(&report);
@@ -25,9 +26,11 @@ static char *format_text(const char *text, size_t n) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   char *once = format_text((const char *)data, n);
-  if (!once) return 0;
+  if (!once)
+    return 0;
   char *twice = format_text(once, strlen(once));
-  if (!twice || strcmp(once, twice)) abort();
+  if (!twice || strcmp(once, twice))
+    abort();
   free(once);
   free(twice);
   return 0;
