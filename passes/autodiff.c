@@ -155,7 +155,7 @@ void ad_sweep(Ad *a, const OpId *ops, uint32_t n_ops) {
   }
 }
 
-bool ad_gradients(Func *f, Block *b, Val target, const Val *wrt, uint32_t n, Val *out, Error *err) {
+bool ad_pull(Func *f, Block *b, Val target, Val seed, const Val *wrt, uint32_t n, Val *out, Error *err) {
   Arena *arena = &f->module->arena;
   OpId *ops = b->op;
   uint32_t n_ops = b->n_ops;
@@ -171,7 +171,7 @@ bool ad_gradients(Func *f, Block *b, Val target, const Val *wrt, uint32_t n, Val
   block_use(&a, ops, n_ops);
   if (a.use[target]) {
     Type t = *ir_type(f, target);
-    a.cot[target] = ir_broadcast(&a.b, ir_const(&a.b, t.dtype, 1), &t);
+    a.cot[target] = seed != NONE ? seed : ir_broadcast(&a.b, ir_const(&a.b, t.dtype, 1), &t);
     ad_sweep(&a, ops, n_ops);
   }
   for (uint32_t i = 0; i < n; i++)
@@ -203,7 +203,7 @@ Func *pass_autodiff(Func *f, const char *name, Error *err) {
       wrt[n] = g->body->param[i];
       which[n++] = g->arg[i].index;
     }
-  if (!ad_gradients(g, g->body, loss, wrt, n, grad, err))
+  if (!ad_pull(g, g->body, loss, NONE, wrt, n, grad, err))
     return NULL;
   Builder b = {.f = g, .b = g->body, .loc = {NONE, 0, 0}, .err = err};
   for (uint32_t p = 0; p < m->n_params; p++) {

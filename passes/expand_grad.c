@@ -7,7 +7,7 @@ static bool expand_block(Func *f, Block *b, Error *err);
 static bool expand_one(Func *f, Block *b, OpId id, Error *err) {
   Op op = f->op[id];
   Val g = NONE;
-  if (!ad_gradients(f, b, op.arg[0], &op.arg[1], 1, &g, err))
+  if (!ad_pull(f, b, op.arg[0], NONE, &op.arg[1], 1, &g, err))
     return false;
   Builder e = {.f = f, .b = b, .loc = op.loc, .err = err};
   Type t = *ir_type(f, op.result);

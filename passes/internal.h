@@ -94,8 +94,9 @@ extern const Vjp vjp_table[OP_COUNT];
 
 /* Marks values that depend on marked ones through differentiable ops, in these ops. */
 void ad_activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act);
-/* Gradients of sum(target) by wrt[i] with the backward at the end of block b; out[i] NONE when target does not depend on it. */
-bool ad_gradients(Func *f, Block *b, Val target, const Val *wrt, uint32_t n, Val *out, Error *err);
+/* Cotangents of wrt[i] for the cotangent `seed` of target (NONE: ones), the backward at the end of block b; out[i] is NONE when target
+ * does not depend on wrt[i]. */
+bool ad_pull(Func *f, Block *b, Val target, Val seed, const Val *wrt, uint32_t n, Val *out, Error *err);
 
 /* sqrt of the sum of squares of all gradients that are not NONE. */
 Val gradient_norm(Builder *b, const Val *grad, uint32_t n);
@@ -104,7 +105,9 @@ bool pass_share_loss(Func *f, Error *err);
 
 /* ---- composites as primitives (expand.c) ---- */
 
-/* Emits primitives for the composite op; results to out[]. */
+/* sum of x * y over what both have and t lacks; the operand that holds t's first own dim comes first. */
+Val contract_onto(Builder *b, Val x, Val y, const Type *t);
+/* Emits primitives for the composite op; out[i] has exactly the type of result i. */
 void expand_composite(Builder *b, OpId id, Val *out);
 bool can_expand(OpCode c);
 

@@ -28,6 +28,10 @@ Func *pass_optimizer(Func *grad, const char *name, double clip, Error *err);
 /* A copy of f that keeps only the results `keep` accepts, dead code removed. */
 Func *pass_select(Func *f, const char *name, bool (*keep)(void *ctx, const FuncRes *r), void *ctx);
 
+/* For kernels of attention_grad: a copy of an attention's body with one more parameter, the cotangent of the score, and one more return, the
+ * cotangent of raw (its first parameter). Pointwise throughout. */
+Block *body_gradient(Func *f, const Block *body, Error *err);
+
 /* ---- pipelines ---- */
 /* Builds and fuses a function ready for program_lower from Model.module's "train" or "eval". NULL on error. */
 typedef enum {

@@ -71,36 +71,14 @@ void vjp_CUMSUM(Ad *a, OpId id, const Val *dy) {
 
 /* ---- contractions ---- */
 
-/* The gradient of the operand `of` given the other one: contract over what the other and dy share beyond it. Which operand comes
- * first decides the order of the result's dims: the one that holds the first dim of `of`, so that weights come out in their own order. */
-static void contract_side(Ad *a, Val of, Val other, Val dy) {
-  if (!ad_wants(a, of))
-    return;
-  Builder *b = &a->b;
-  Val w = ad_primal(a, other);
-  if (w == NONE || dy == NONE)
-    return;
-  const Type *t = ir_type(b->f, of), *tw = ir_type(b->f, w), *td = ir_type(b->f, dy);
-  Axis axis[IR_MAX_RANK];
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < tw->rank; i++)
-    if (!type_has(t, tw->dim[i].axis) && type_has(td, tw->dim[i].axis))
-      axis[n++] = tw->dim[i].axis;
-  bool w_first = false;
-  for (uint32_t i = 0; i < t->rank; i++) {
-    bool in_w = type_has(tw, t->dim[i].axis), in_d = type_has(td, t->dim[i].axis);
-    if (in_w != in_d) {
-      w_first = in_w;
-      break;
-    }
-  }
-  ad_add(a, of, w_first ? ir_contract(b, w, dy, axis, n) : ir_contract(b, dy, w, axis, n));
-}
-
 void vjp_CONTRACT(Ad *a, OpId id, const Val *dy) {
-  Val x = ad_arg(a, id, 0), y = ad_arg(a, id, 1);
-  contract_side(a, x, y, *dy);
-  contract_side(a, y, x, *dy);
+  for (uint32_t i = 0; i < 2; i++) {
+    Val of = ad_arg(a, id, i);
+    if (!ad_wants(a, of))
+      continue;
+    const Type t = *ir_type(a->b.f, of);
+    ad_add(a, of, contract_onto(&a->b, *dy, ad_x(a, id, 1 - i), &t));
+  }
 }
 
 /* ---- composites ---- */
