@@ -1,0 +1,48 @@
+/* interp.h: what the files of the interpreter share. Internal to ir/. */
+#ifndef DLC_IR_INTERP_H
+#define DLC_IR_INTERP_H
+
+#include "ir/ir.h"
+
+typedef struct {
+  const Func *f;
+  Tensor *val; /* of every value computed so far; data NULL before */
+  Arena *arena;
+  bool round;
+  Error *err;
+  int64_t loop_index[8]; /* indices of the enclosing loops, outermost first */
+  uint32_t depth;
+} Interp;
+
+/* Strides of t's dims in the order of `dims` (0: t does not have the axis). */
+void tensor_strides(const Type *t, const Type *dims, int64_t *stride);
+Tensor tensor_new(Interp *x, Type t);
+/* Rounds every element to the dtype of t when the interpreter is asked to, and always for ints and bools. */
+void tensor_round(const Interp *x, Tensor *t);
+bool interp_block(Interp *x, const Block *b, const Tensor *param);
+
+/* Walks the points of `dims` in row-major order with a running offset in each of n operands. */
+enum { WALK_MAX = 16 };
+typedef struct {
+  Type dims;
+  int64_t index[IR_MAX_RANK];
+  int64_t stride[WALK_MAX][IR_MAX_RANK];
+  int64_t offset[WALK_MAX];
+  uint32_t n;
+} Walk;
+void walk_begin(Walk *w, const Type *dims, const Type *const *operand, uint32_t n);
+bool walk_next(Walk *w); /* false after the last point */
+
+double interp_scalar(OpCode c, double a, double b, DType d); /* one pointwise op, SELECT and CAST excluded */
+double round_to(DType d, double v);
+
+/* One function a group of rows; each computes x->val of the op's results. */
+bool interp_pointwise(Interp *x, const Op *op);
+bool interp_move(Interp *x, const Op *op);
+bool interp_reduce(Interp *x, const Op *op);
+bool interp_contract(Interp *x, const Tensor *a, const Tensor *b, const Axis *axis, uint32_t n, Tensor *out);
+bool interp_index(Interp *x, const Op *op);
+bool interp_random(Interp *x, const Op *op);
+bool interp_composite(Interp *x, const Op *op);
+
+#endif
