@@ -194,12 +194,8 @@ static bool interp_loop(Interp *x, const Op *op) {
   for (uint32_t i = carry; i < op->n_results; i++) {
     x->val[op->result + i] = tensor_new(x, x->f->val[op->result + i].type);
   }
-  uint32_t depth = x->depth++;
   for (int64_t step = 0; step < size; step++) {
     int64_t at = reverse ? size - 1 - step : step;
-    if (depth < 8) {
-      x->loop_index[depth] = at;
-    }
     param[0] = tensor_new(x, x->f->val[b->param[0]].type);
     param[0].data[0] = (double)at;
     for (uint32_t i = carry; i < carry + xs; i++) {
@@ -217,7 +213,6 @@ static bool interp_loop(Interp *x, const Op *op) {
       memcpy(x->val[op->result + i].data + at * n, y->data, (size_t)n * sizeof(double));
     }
   }
-  x->depth = depth;
   for (uint32_t i = 0; i < carry; i++) {
     x->val[op->result + i] = param[i + 1];
   }

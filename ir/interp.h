@@ -10,8 +10,6 @@ typedef struct {
   Arena *arena;
   bool round;
   Error *err;
-  int64_t loop_index[8]; /* indices of the enclosing loops, outermost first */
-  uint32_t depth;
 } Interp;
 
 /* Strides of t's dims in the order of `dims` (0: t does not have the axis). */
