@@ -249,5 +249,7 @@ bool region_emit_scan(Emit *e, RegionPlan *plan);    /* region_scan.c */
 bool region_emit_sort(Emit *e, RegionPlan *plan);    /* region_sort.c */
 bool region_emit_scatter(Emit *e, RegionPlan *plan); /* region_scatter.c */
 bool region_emit_gemm(Emit *e, RegionPlan *plan);    /* region_gemm.c */
+bool region_is_gemm(const Func *f, OpId region);     /* large enough for packed tiles; else the contraction is a sum of products */
+bool region_emit_attention(Emit *e, RegionPlan *plan, OpId region); /* region_attention.c */
 
 #endif

@@ -93,7 +93,8 @@ static Val expand_softmax(Body *b, Val x, const Attr *attr) {
   Val s = add_reduce(b, OP_SUM, ex, &axes);
   Val one = add_const(b, d, 1);
   Val s0 = new_op(b, OP_SELECT, (Val[]){empty, one, s}, 3, NULL, &mt, 1);
-  return add2(b, OP_MUL, ex, add2(b, OP_DIV, one, s0, d), d);
+  Val inv = new_op(b, OP_DIV, (Val[]){one, s0}, 2, NULL, &mt, 1);
+  return add2(b, OP_MUL, ex, inv, d);
 }
 
 static Val expand_contract(Body *b, Val x, Val y, const Attr *attr) {

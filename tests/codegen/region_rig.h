@@ -146,8 +146,10 @@ static inline Codegen *rig_codegen(void) {
 
 static inline void compare(const Rig *r, const Type *t, const void *got, const double *want, const char *what) {
   for (int64_t i = 0, n = type_count(t); i < n; i++) {
-    double g = get_value(got, t->dtype, i), w = want[i];
-    bool same = isnan(w) ? isnan(g) : isinf(w) ? g == w : fabs(g - w) <= r->tol * (fabs(w) > 1 ? fabs(w) : 1);
+    bool single = t->dtype == DT_F32;
+    double g = get_value(got, t->dtype, i), w = single ? (float)want[i] : want[i];
+    double tol = single && r->tol < 1e-6 ? 1e-6 : r->tol;
+    bool same = isnan(w) ? isnan(g) : isinf(w) ? g == w : fabs(g - w) <= tol * (fabs(w) > 1 ? fabs(w) : 1);
     if (!dtype_is_float(t->dtype))
       same = g == w;
     if (!same)

@@ -222,6 +222,24 @@ static void gathers(void **state) {
   }
 }
 
+static void random_numbers(void **state) {
+  (void)state;
+  for (int i = 0; i < N_SIZES; i++)
+    for (int d = 0; d < 2; d++) {
+      Rig r;
+      rig_init(&r);
+      r.tol = 0;
+      Val seed = rig_in(&r, DT_I64, "", 1e9, 1e12), attempt = rig_in(&r, DT_I64, "", 1, 90);
+      Val loop = rig_in(&r, DT_I32, "", 0, 9), row = rig_in(&r, DT_F32, dims("a=%d", SIZES[i]), 0, 1);
+      Attr a = {.axis = (Axis[]){ax(&r, "b"), ax(&r, "a")}, .n_axis = 2, .num = (int64_t[]){3, SIZES[i], 77}, .n_num = 3,
+                .dtype = d ? DT_F64 : DT_F32};
+      Val u = ir_op(&r.b, OP_RANDOM, (Val[]){seed, attempt, loop}, 3, &a, NULL);
+      Val keep = ir_binary(&r.b, OP_LT, ir_cast(&r.b, u, DT_F32), ir_const(&r.b, DT_F32, 0.5));
+      Val out[] = {u, ir_select(&r.b, keep, row, ir_const(&r.b, DT_F32, 0))};
+      rig_run(&r, "map", out, 2, dims("random %d", SIZES[i]));
+    }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_pointwise_row_has_an_emitter),
@@ -236,6 +254,7 @@ int main(void) {
       cmocka_unit_test(concats),
       cmocka_unit_test(renames_iota),
       cmocka_unit_test(gathers),
+      cmocka_unit_test(random_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
