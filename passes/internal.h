@@ -92,6 +92,9 @@ extern const Vjp vjp_table[OP_COUNT];
 #include "ir/ops.def"
 #undef OP
 
+/* The cotangent of x for y = x[axis[k] = index[k]] when the indices are affine in axes (vjp_window.c); NONE otherwise. */
+Val window_transpose(Builder *b, const Val *index, const Axis *axis, uint32_t n, const Type *x, Val dy);
+
 /* Marks values that depend on marked ones through differentiable ops, in these ops. */
 void ad_activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act);
 /* Cotangents of wrt[i] for the cotangent `seed` of target (NONE: ones), the backward at the end of block b; out[i] is NONE when target

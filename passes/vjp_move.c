@@ -116,7 +116,8 @@ void vjp_GATHER(Ad *a, OpId id, const Val *dy) {
   for (uint32_t i = 1; i < op.n_args; i++)
     index[i - 1] = ad_primal(a, op.arg[i]);
   Type t = *ir_type(a->b.f, op.arg[0]);
-  ad_add(a, op.arg[0], scatter(a, *dy, index, op.attr.axis, op.n_args - 1, &t));
+  Val g = window_transpose(&a->b, index, op.attr.axis, op.n_args - 1, &t, *dy);
+  ad_add(a, op.arg[0], g != NONE ? g : scatter(a, *dy, index, op.attr.axis, op.n_args - 1, &t));
 }
 
 void vjp_SCATTER_ADD(Ad *a, OpId id, const Val *dy) {
