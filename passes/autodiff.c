@@ -21,6 +21,8 @@ static bool any_active(const Op *op, const bool *act) {
 
 static bool differentiable(const Op *op) { return !(ir_op_info[op->code].flags & F_NODIFF); }
 
+static void activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act);
+
 /* A carried value is active from the start or becomes so by what an iteration hands on: a fixed point. */
 static void loop_activity(const Func *f, OpId id, bool *act) {
   const Op *op = &f->op[id];
@@ -30,7 +32,7 @@ static void loop_activity(const Func *f, OpId id, bool *act) {
     act[body->param[1 + i]] = act[op->arg[i]];
   for (bool changed = true; changed;) {
     changed = false;
-    ad_activity(f, body->op, body->n_ops, act);
+    activity(f, body->op, body->n_ops, act);
     for (uint32_t i = 0; i < s.n_carry; i++)
       if (act[body->ret[i]] && !act[body->param[1 + i]])
         changed = act[body->param[1 + i]] = true;
@@ -39,7 +41,7 @@ static void loop_activity(const Func *f, OpId id, bool *act) {
     act[op->result + i] = act[body->ret[i]] || (i < s.n_carry && act[body->param[1 + i]]);
 }
 
-void ad_activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act) {
+static void activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act) {
   for (uint32_t i = 0; i < n_ops; i++) {
     const Op *op = &f->op[ops[i]];
     if (op->code == OP_LOOP) {
@@ -95,6 +97,20 @@ static void block_use(Ad *a, const OpId *ops, uint32_t n_ops) {
     for (uint32_t k = 0; used && k < op->n_args; k++)
       mark_use(a, op->arg[k]);
   }
+}
+
+void ad_relevance(Ad *a, const Block *b, Val target, const Val *wrt, uint32_t n) {
+  Func *f = a->b.f;
+  a->n = f->n_vals;
+  a->act = ARENA_ARRAY(&f->module->arena, bool, a->n);
+  a->use = ARENA_ARRAY(&f->module->arena, bool, a->n);
+  for (uint32_t i = 0; i < n; i++)
+    a->act[wrt[i]] = true;
+  activity(f, b->op, b->n_ops, a->act);
+  if (target == NONE)
+    return;
+  mark_use(a, target);
+  block_use(a, b->op, b->n_ops);
 }
 
 /* ---- cotangents ---- */
@@ -156,19 +172,12 @@ void ad_sweep(Ad *a, const OpId *ops, uint32_t n_ops) {
 }
 
 bool ad_pull(Func *f, Block *b, Val target, Val seed, const Val *wrt, uint32_t n, Val *out, Error *err) {
-  Arena *arena = &f->module->arena;
   OpId *ops = b->op;
   uint32_t n_ops = b->n_ops;
-  Ad a = {.b = {.f = f, .b = b, .loc = {NONE, 0, 0}, .err = err}, .fwd = b, .n = f->n_vals};
-  a.act = ARENA_ARRAY(arena, bool, a.n);
-  a.use = ARENA_ARRAY(arena, bool, a.n);
-  a.cot = ARENA_ARRAY(arena, Val, a.n);
+  Ad a = {.b = {.f = f, .b = b, .loc = {NONE, 0, 0}, .err = err}, .fwd = b};
+  ad_relevance(&a, b, target, wrt, n);
+  a.cot = ARENA_ARRAY(&f->module->arena, Val, a.n);
   memset(a.cot, 0xff, a.n * sizeof *a.cot);
-  for (uint32_t i = 0; i < n; i++)
-    a.act[wrt[i]] = true;
-  ad_activity(f, ops, n_ops, a.act);
-  a.use[target] = a.act[target];
-  block_use(&a, ops, n_ops);
   if (a.use[target]) {
     Type t = *ir_type(f, target);
     a.cot[target] = seed != NONE ? seed : ir_broadcast(&a.b, ir_const(&a.b, t.dtype, 1), &t);
@@ -181,10 +190,25 @@ bool ad_pull(Func *f, Block *b, Val target, Val seed, const Val *wrt, uint32_t n
 
 /* ---- the pass ---- */
 
-static Val loss_of(const Func *f) {
+Val loss_of(const Func *f) {
   for (uint32_t i = 0; i < f->body->n_ret; i++)
     if (f->res[i].kind == RES_LOSS)
       return f->body->ret[i];
+  return NONE;
+}
+
+uint32_t trained_params(const Func *f, Val *out) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < f->body->n_params; i++)
+    if (f->arg[i].kind == ARG_PARAM && !f->module->param[f->arg[i].index].frozen)
+      out[n++] = f->body->param[i];
+  return n;
+}
+
+static Val gradient_of(const Func *g, uint32_t param, const Val *wrt, const Val *grad, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (g->arg[g->val[wrt[i]].index].index == param)
+      return grad[i];
   return NONE;
 }
 
@@ -196,23 +220,15 @@ Func *pass_autodiff(Func *f, const char *name, Error *err) {
     error_set(err, ERR_INPUT, "%s has no loss to differentiate", f->name);
     return NULL;
   }
-  Val *wrt = ARENA_ARRAY(&m->arena, Val, m->n_params), *grad = ARENA_ARRAY(&m->arena, Val, m->n_params);
-  uint32_t *which = ARENA_ARRAY(&m->arena, uint32_t, m->n_params), n = 0;
-  for (uint32_t i = 0; i < g->body->n_params; i++)
-    if (g->arg[i].kind == ARG_PARAM && !m->param[g->arg[i].index].frozen) {
-      wrt[n] = g->body->param[i];
-      which[n++] = g->arg[i].index;
-    }
+  Val *wrt = ARENA_ARRAY(&m->arena, Val, g->body->n_params), *grad = ARENA_ARRAY(&m->arena, Val, g->body->n_params);
+  uint32_t n = trained_params(g, wrt);
   if (!ad_pull(g, g->body, loss, NONE, wrt, n, grad, err))
     return NULL;
   Builder b = {.f = g, .b = g->body, .loc = {NONE, 0, 0}, .err = err};
   for (uint32_t p = 0; p < m->n_params; p++) {
     if (m->param[p].frozen)
       continue;
-    Val v = NONE;
-    for (uint32_t i = 0; i < n; i++)
-      if (which[i] == p)
-        v = grad[i];
+    Val v = gradient_of(g, p, wrt, grad, n);
     const Type *t = &m->param[p].type;
     v = v == NONE ? build_zeros(&b, t) : ir_reorder(&b, v, t);
     ir_func_ret(g, (FuncRes){.kind = RES_GRAD, .index = p, .name = m->param[p].name}, v);

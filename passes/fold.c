@@ -184,6 +184,8 @@ static Val fold_rename(Builder *b, const Op *op, const Type *t) {
   const Type *tx = ir_type(b->f, x);
   Axis from[IR_MAX_RANK], to[IR_MAX_RANK];
   uint32_t n = 0;
+  if (in && in->code == OP_IOTA)
+    return ir_iota(b, t->dim[0].axis, t->dim[0].size);
   for (uint32_t i = 0; i < t->rank; i++)
     if (tx->dim[i].axis != t->dim[i].axis) {
       from[n] = tx->dim[i].axis;

@@ -41,7 +41,8 @@ void prune(Func *f);
 /* ---- outlining (outline.c, outline_*.c): what stands for the op's result, or NONE ---- */
 
 typedef struct {
-  bool *act;     /* by value: depends on a trained parameter */
+  bool *act;      /* by value: depends on a trained parameter */
+  bool *use;      /* by value: so does it, and the loss depends on it */
   uint32_t *uses; /* by value: how many operands and returns name it */
   uint32_t n;     /* values known to both */
   const OpId *ops; /* of the block at hand, before it is rewritten */
@@ -95,8 +96,12 @@ extern const Vjp vjp_table[OP_COUNT];
 /* The cotangent of x for y = x[axis[k] = index[k]] when the indices are affine in axes (vjp_window.c); NONE otherwise. */
 Val window_transpose(Builder *b, const Val *index, const Axis *axis, uint32_t n, const Type *x, Val dy);
 
-/* Marks values that depend on marked ones through differentiable ops, in these ops. */
-void ad_activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act);
+/* Fills act and use of an Ad for the target and what it is differentiated by; n = f->n_vals. */
+void ad_relevance(Ad *a, const Block *b, Val target, const Val *wrt, uint32_t n);
+/* The trained parameters among the function's arguments; out has room for all arguments. */
+uint32_t trained_params(const Func *f, Val *out);
+/* The value of the result RES_LOSS, or NONE. */
+Val loss_of(const Func *f);
 /* Cotangents of wrt[i] for the cotangent `seed` of target (NONE: ones), the backward at the end of block b; out[i] is NONE when target
  * does not depend on wrt[i]. */
 bool ad_pull(Func *f, Block *b, Val target, Val seed, const Val *wrt, uint32_t n, Val *out, Error *err);

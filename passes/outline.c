@@ -29,13 +29,10 @@ static void count_uses(const Func *f, const Block *b, uint32_t *uses) {
 
 static OutlineInfo gather_info(Func *f) {
   Arena *arena = &f->module->arena;
-  OutlineInfo info = {.n = f->n_vals};
-  info.act = ARENA_ARRAY(arena, bool, info.n);
-  info.uses = ARENA_ARRAY(arena, uint32_t, info.n);
-  for (uint32_t i = 0; i < f->body->n_params; i++)
-    if (f->arg[i].kind == ARG_PARAM && !f->module->param[f->arg[i].index].frozen)
-      info.act[f->body->param[i]] = true;
-  ad_activity(f, f->body->op, f->body->n_ops, info.act);
+  Ad a = {.b = {.f = f}};
+  Val *wrt = ARENA_ARRAY(arena, Val, f->body->n_params);
+  ad_relevance(&a, f->body, loss_of(f), wrt, trained_params(f, wrt));
+  OutlineInfo info = {.act = a.act, .use = a.use, .n = a.n, .uses = ARENA_ARRAY(arena, uint32_t, a.n)};
   count_uses(f, f->body, info.uses);
   return info;
 }
@@ -68,7 +65,8 @@ static void apply(Func *f, Block *b, Rule rule, OutlineInfo *info, Error *err) {
 }
 
 bool pass_outline(Func *f, Error *err) {
-  static const Rule rule[] = {contract_rule, softmax_rule, outline_attention, outline_linear_xent};
+  /* softmax first: its division would leave the sum over keys */
+  static const Rule rule[] = {softmax_rule, contract_rule, outline_attention, outline_linear_xent};
   for (size_t i = 0; i < sizeof rule / sizeof *rule; i++) {
     OutlineInfo info = gather_info(f);
     apply(f, f->body, rule[i], &info, err);

@@ -92,8 +92,11 @@ static bool is_table(const Match *m, Val v) {
 
 static Val inside(Match *m, Val v);
 
+/* Axes join by name inside, so storage order and broadcasts say nothing there. */
 static Val copy_inside(Match *m, OpId id) {
   const Op op = m->b->f->op[id];
+  if (op.code == OP_REORDER || op.code == OP_BROADCAST)
+    return inside(m, op.arg[0]);
   Val args[4];
   for (uint32_t i = 0; i < op.n_args; i++)
     if ((args[i] = inside(m, op.arg[i])) == NONE)
@@ -131,7 +134,7 @@ static bool build_body(Match *m, Val score) {
   Val s = inside(m, score);
   if (s == NONE || !type_same_dims(ir_type(f, s), &raw) || ir_type(f, s)->dtype != raw.dtype)
     return false;
-  ir_block_ret(f, m->body.b, ir_reorder(&m->body, s, &raw));
+  ir_block_ret(f, m->body.b, s);
   return true;
 }
 

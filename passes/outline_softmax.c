@@ -201,7 +201,7 @@ static bool only_for_loss(const Func *f, Val logits, const OutlineInfo *info) {
     const Op *op = &f->op[info->ops[i]];
     bool known = op->code == OP_REDUCE_MAX || op->code == OP_SUB || op->code == OP_GATHER || op->code == OP_STOP;
     for (uint32_t k = 0; k < op->n_args; k++)
-      others += op->arg[k] == logits && !known && op->result < info->n && info->act[op->result];
+      others += op->arg[k] == logits && !known && op->result < info->n && info->use[op->result];
   }
   return others == 0;
 }
