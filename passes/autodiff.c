@@ -1,11 +1,12 @@
-/* autodiff.c: reverse mode, source to source. The rules of the ops are in vjp_*.c, one each; this file decides which values need a
- * cotangent, keeps the cotangents and walks the ops backwards. */
+/* autodiff.c: reverse mode, source to source. The rules of the ops are in vjp_*.c, one each; this file
+ * decides which values need a cotangent, keeps the cotangents and walks the ops backwards. */
 #include "passes/internal.h"
 
 #include <string.h>
 
 const Vjp vjp_table[OP_COUNT] = {
-#define OP(name, text, cls, n_args, n_results, flags, flops) [OP_##name] = ((flags)&F_NODIFF) ? NULL : vjp_##name,
+#define OP(name, text, cls, n_args, n_results, flags, flops)                                                 \
+  [OP_##name] = ((flags)&F_NODIFF) ? NULL : vjp_##name,
 #include "ir/ops.def"
 #undef OP
 };
@@ -19,7 +20,9 @@ static bool any_active(const Op *op, const bool *act) {
   return false;
 }
 
-static bool differentiable(const Op *op) { return !(ir_op_info[op->code].flags & F_NODIFF); }
+static bool differentiable(const Op *op) {
+  return !(ir_op_info[op->code].flags & F_NODIFF);
+}
 
 static void activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act);
 
@@ -53,7 +56,9 @@ static void activity(const Func *f, const OpId *ops, uint32_t n_ops, bool *act) 
   }
 }
 
-static void mark_use(Ad *a, Val v) { a->use[v] = a->act[v]; }
+static void mark_use(Ad *a, Val v) {
+  a->use[v] = a->act[v];
+}
 
 static void block_use(Ad *a, const OpId *ops, uint32_t n_ops);
 
@@ -115,7 +120,9 @@ void ad_relevance(Ad *a, const Block *b, Val target, const Val *wrt, uint32_t n)
 
 /* ---- cotangents ---- */
 
-bool ad_wants(const Ad *a, Val v) { return v < a->n && a->use[v]; }
+bool ad_wants(const Ad *a, Val v) {
+  return v < a->n && a->use[v];
+}
 
 /* g with exactly the dims of t. */
 static Val fit(Builder *b, Val g, const Type *t) {
@@ -142,11 +149,17 @@ void ad_add(Ad *a, Val v, Val g) {
   a->cot[v] = a->cot[v] == NONE ? g : ir_binary(&a->b, OP_ADD, a->cot[v], g);
 }
 
-Val ad_arg(const Ad *a, OpId id, uint32_t k) { return a->b.f->op[id].arg[k]; }
+Val ad_arg(const Ad *a, OpId id, uint32_t k) {
+  return a->b.f->op[id].arg[k];
+}
 
-Val ad_x(Ad *a, OpId id, uint32_t k) { return ad_primal(a, ad_arg(a, id, k)); }
+Val ad_x(Ad *a, OpId id, uint32_t k) {
+  return ad_primal(a, ad_arg(a, id, k));
+}
 
-Val ad_y(Ad *a, OpId id) { return ad_primal(a, a->b.f->op[id].result); }
+Val ad_y(Ad *a, OpId id) {
+  return ad_primal(a, a->b.f->op[id].result);
+}
 
 Val ad_const(Ad *a, Val like, double v) {
   return like == NONE ? NONE : ir_const(&a->b, ir_type(a->b.f, like)->dtype, v);
@@ -220,7 +233,8 @@ Func *pass_autodiff(Func *f, const char *name, Error *err) {
     error_set(err, ERR_INPUT, "%s has no loss to differentiate", f->name);
     return NULL;
   }
-  Val *wrt = ARENA_ARRAY(&m->arena, Val, g->body->n_params), *grad = ARENA_ARRAY(&m->arena, Val, g->body->n_params);
+  Val *wrt = ARENA_ARRAY(&m->arena, Val, g->body->n_params),
+      *grad = ARENA_ARRAY(&m->arena, Val, g->body->n_params);
   uint32_t n = trained_params(g, wrt);
   if (!ad_pull(g, g->body, loss, NONE, wrt, n, grad, err))
     return NULL;

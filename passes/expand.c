@@ -7,9 +7,13 @@
 /* The largest block of logits that is stored at once. */
 enum { XENT_CHUNK_BYTES = 16 << 20 };
 
-static Val like(Builder *b, Val x, double v) { return x == NONE ? NONE : ir_const(b, ir_type(b->f, x)->dtype, v); }
+static Val like(Builder *b, Val x, double v) {
+  return x == NONE ? NONE : ir_const(b, ir_type(b->f, x)->dtype, v);
+}
 
-static Val equals(Builder *b, Val x, double v) { return ir_binary(b, OP_EQ, x, like(b, x, v)); }
+static Val equals(Builder *b, Val x, double v) {
+  return ir_binary(b, OP_EQ, x, like(b, x, v));
+}
 
 /* sum of x * y over what both have and t lacks, in t's order. */
 Val contract_onto(Builder *b, Val x, Val y, const Type *t) {
@@ -88,7 +92,8 @@ static void expand_attention(Builder *b, const Op *op, Val *out) {
 /* p = exp(s - lse), ds = p * (dp - sum(do * o)); the score function is differentiated on its own. */
 static void expand_attention_grad(Builder *b, const Op *op, Val *out) {
   Func *f = b->f;
-  const Val q = op->arg[0], k = op->arg[1], v = op->arg[2], o = op->arg[3], lse = op->arg[4], d_o = op->arg[5];
+  const Val q = op->arg[0], k = op->arg[1], v = op->arg[2], o = op->arg[3], lse = op->arg[4],
+            d_o = op->arg[5];
   Val raw = ir_contract(b, q, k, op->attr.axis, op->attr.n_axis - 1);
   if (raw == NONE)
     return;
@@ -142,7 +147,8 @@ static void xent(Builder *b, const Xent *c, Val *out) {
   Val logits = ir_contract(b, c->x, c->w, c->axis, c->n_axis - 1);
   if (logits == NONE)
     return;
-  const Type tx = *ir_type(f, c->x), tw = *ir_type(f, c->w), tl = *ir_type(f, logits), tt = *ir_type(f, c->target);
+  const Type tx = *ir_type(f, c->x), tw = *ir_type(f, c->w), tl = *ir_type(f, logits),
+             tt = *ir_type(f, c->target);
   Rows r = softmax_rows(b, logits, vocab, 1);
   out[0] = ir_binary(b, OP_SUB, logsumexp_of(b, &r), ir_gather(b, logits, vocab, &c->target, 1));
   if (c->g == NONE)
@@ -240,7 +246,8 @@ static void xent_chunks(Builder *b, const Xent *c, const Op *op, Axis axis, int6
 
 static void expand_xent(Builder *b, const Op *op, Val *out) {
   Func *f = b->f;
-  Xent c = {op->arg[0], op->arg[1], op->arg[2], op->n_args > 3 ? op->arg[3] : NONE, op->attr.axis, op->attr.n_axis};
+  Xent c = {op->arg[0],    op->arg[1],     op->arg[2], op->n_args > 3 ? op->arg[3] : NONE,
+            op->attr.axis, op->attr.n_axis};
   const Type nll = *ir_type(f, op->result), tw = *ir_type(f, c.w);
   int64_t vocab = tw.dim[type_find(&tw, c.axis[c.n_axis - 1])].size;
   double bytes = (double)type_count(&nll) * (double)vocab * (double)dtype_bytes(nll.dtype);
@@ -256,7 +263,8 @@ static void expand_xent(Builder *b, const Op *op, Val *out) {
 /* ---- */
 
 bool can_expand(OpCode c) {
-  return c == OP_SOFTMAX || c == OP_ATTENTION || c == OP_ATTENTION_GRAD || c == OP_LINEAR_XENT || c == OP_LINEAR_XENT_GRAD;
+  return c == OP_SOFTMAX || c == OP_ATTENTION || c == OP_ATTENTION_GRAD || c == OP_LINEAR_XENT ||
+         c == OP_LINEAR_XENT_GRAD;
 }
 
 void expand_composite(Builder *b, OpId id, Val *out) {

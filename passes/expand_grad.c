@@ -1,5 +1,6 @@
-/* expand_grad.c: the op `grad` of user programs becomes the ops of the gradient, by the machinery of autodiff.c, at the place where it
- * stands. In program order, so that a gradient inside a gradient is expanded before it is differentiated. */
+/* expand_grad.c: the op `grad` of user programs becomes the ops of the gradient, by the machinery of
+ * autodiff.c, at the place where it stands. In program order, so that a gradient inside a gradient is
+ * expanded before it is differentiated. */
 #include "passes/internal.h"
 
 static bool expand_block(Func *f, Block *b, Error *err);

@@ -1,5 +1,6 @@
-/* fold.c: what one op becomes when its operands are constants or make it trivial. Only rewrites that keep the value's bits (NaN payloads
- * aside), and the fixed reading of powers with small constant exponents as products and roots. */
+/* fold.c: what one op becomes when its operands are constants or make it trivial. Only rewrites that keep the
+ * value's bits (NaN payloads aside), and the fixed reading of powers with small constant exponents as
+ * products and roots. */
 #include "passes/internal.h"
 
 #include <math.h>
@@ -66,7 +67,9 @@ static bool round_to(DType d, double v, double *out) {
   }
 }
 
-static Val constant(Builder *b, const Type *t, double v) { return ir_broadcast(b, ir_const(b, t->dtype, v), t); }
+static Val constant(Builder *b, const Type *t, double v) {
+  return ir_broadcast(b, ir_const(b, t->dtype, v), t);
+}
 
 static Val fold_constants(Builder *b, const Op *op, const Type *t) {
   double x, y, v;
@@ -96,7 +99,9 @@ static Val fold_constants(Builder *b, const Op *op, const Type *t) {
 
 /* ---- pointwise ---- */
 
-static Val square(Builder *b, Val x) { return ir_binary(b, OP_MUL, x, x); }
+static Val square(Builder *b, Val x) {
+  return ir_binary(b, OP_MUL, x, x);
+}
 
 static Val fold_pow(Builder *b, Val x, double e) {
   Val one = ir_const(b, ir_type(b->f, x)->dtype, 1);
@@ -167,7 +172,8 @@ static Val fold_unary(Builder *b, const Op *op, bool drop_stop) {
     if (op->attr.dtype == d)
       return x;
     /* there and back by a dtype that holds every value */
-    if (in && in->code == OP_CAST && d == DT_F64 && ir_type(b->f, in->arg[0])->dtype == op->attr.dtype && op->attr.dtype == DT_F32)
+    if (in && in->code == OP_CAST && d == DT_F64 && ir_type(b->f, in->arg[0])->dtype == op->attr.dtype &&
+        op->attr.dtype == DT_F32)
       return in->arg[0];
     return NONE;
   case OP_NEG:
@@ -242,7 +248,8 @@ static Val fold_sum(Builder *b, const Op *op) {
   return ir_reduce(b, OP_SUM, x, rest, n);
 }
 
-/* i = axis index + lo along one axis that x lacks otherwise: a slice. A constant: a slice of one, its axis summed away. */
+/* i = axis index + lo along one axis that x lacks otherwise: a slice. A constant: a slice of one, its axis
+ * summed away. */
 static Val fold_gather(Builder *b, const Op *op) {
   const Func *f = b->f;
   if (op->n_args != 2)

@@ -6,15 +6,19 @@
 
 /* ---- rewriting a block (rewrite.c) ---- */
 
-/* Replaces every use of `from` by `to` in a block: operands of its ops and its returns (bodies see nothing of it). */
+/* Replaces every use of `from` by `to` in a block: operands of its ops and its returns (bodies see nothing of
+ * it). */
 void block_replace(Func *f, Block *b, Val from, Val to);
-/* A loop that gains results gets new values for all of them: what an old value is called now, and the same for all of a block. */
+/* A loop that gains results gets new values for all of them: what an old value is called now, and the same
+ * for all of a block. */
 Val val_renew(const Func *f, Val v);
 void block_renew(Func *f, Block *b);
-/* Takes the ops out of the block, for a pass that pushes the kept ones back in order, new ones between them. */
+/* Takes the ops out of the block, for a pass that pushes the kept ones back in order, new ones between them.
+ */
 uint32_t block_take(Block *b, OpId **ops);
 void block_push(Func *f, Block *b, OpId id);
-/* The op that computes v, or NULL for a block parameter. Pointers into Func arrays die with the next op built. */
+/* The op that computes v, or NULL for a block parameter. Pointers into Func arrays die with the next op
+ * built. */
 const Op *def_op(const Func *f, Val v);
 bool is_const(const Func *f, Val v, double *out); /* v is a `const` or a broadcast of one */
 /* The parameters of a loop's attributes. */
@@ -29,7 +33,8 @@ Val build_zeros(Builder *b, const Type *t);
 Val build_as(Builder *b, Val v, const Type *t); /* broadcast or reordered to exactly t's dims */
 /* Copies a function of one module under another name, without the results `keep` refuses. */
 Func *func_copy(const Func *f, const char *name, bool (*keep)(void *ctx, const FuncRes *r), void *ctx);
-/* Inlines src at the end of the builder's block: args[i] stands for its i-th parameter; out[i] = its i-th result. */
+/* Inlines src at the end of the builder's block: args[i] stands for its i-th parameter; out[i] = its i-th
+ * result. */
 void func_inline(Builder *b, const Func *src, const Val *args, Val *out);
 
 /* ---- simplification (simplify.c, fold.c, prune.c) ---- */
@@ -38,13 +43,16 @@ bool simplify(Func *f, bool drop_stop, Error *err); /* drop_stop: no gradient wi
 Val fold_op(Builder *b, OpId id, bool drop_stop);   /* what the op's one result may be replaced by, or NONE */
 void prune(Func *f);
 
+/* Dear values of loop bodies that depend on nothing but indices move before the loop. */
+bool pass_hoist(Func *f, Error *err);
+
 /* ---- outlining (outline.c, outline_*.c): what stands for the op's result, or NONE ---- */
 
 typedef struct {
-  bool *act;      /* by value: depends on a trained parameter */
-  bool *use;      /* by value: so does it, and the loss depends on it */
-  uint32_t *uses; /* by value: how many operands and returns name it */
-  uint32_t n;     /* values known to both */
+  bool *act;       /* by value: depends on a trained parameter */
+  bool *use;       /* by value: so does it, and the loss depends on it */
+  uint32_t *uses;  /* by value: how many operands and returns name it */
+  uint32_t n;      /* values known to both */
   const OpId *ops; /* of the block at hand, before it is rewritten */
   uint32_t n_ops;
 } OutlineInfo;
@@ -58,7 +66,8 @@ bool is_row_max(const Func *f, Val m, Val x, const Axis *axis, uint32_t n);
 
 /* ---- reverse mode (autodiff.c, vjp_*.c) ---- */
 
-/* One block being differentiated. The backward ops go to the end of `fwd` itself at function level, into the body of a backward loop
+/* One block being differentiated. The backward ops go to the end of `fwd` itself at function level, into the
+ * body of a backward loop
  * (`bwd`) inside a loop; there primal values must be brought over: ad_primal. */
 typedef struct Ad Ad;
 struct Ad {
@@ -73,14 +82,16 @@ struct Ad {
 
 /* The value v of the forward, usable in the backward. */
 Val ad_primal(Ad *a, Val v);
-/* Adds g to the cotangent of v: sums the axes v lacks, broadcasts those g lacks. Nothing when v needs none. */
+/* Adds g to the cotangent of v: sums the axes v lacks, broadcasts those g lacks. Nothing when v needs none.
+ */
 void ad_add(Ad *a, Val v, Val g);
 /* Whether a cotangent of v is wanted. */
 bool ad_wants(const Ad *a, Val v);
 /* Runs the rules of `ops` in reverse. */
 void ad_sweep(Ad *a, const OpId *ops, uint32_t n_ops);
 
-/* Short forms for rules: operand k of the op (forward value), the same in the backward, its result in the backward. */
+/* Short forms for rules: operand k of the op (forward value), the same in the backward, its result in the
+ * backward. */
 Val ad_arg(const Ad *a, OpId id, uint32_t k);
 Val ad_x(Ad *a, OpId id, uint32_t k);
 Val ad_y(Ad *a, OpId id);
@@ -93,7 +104,8 @@ extern const Vjp vjp_table[OP_COUNT];
 #include "ir/ops.def"
 #undef OP
 
-/* The cotangent of x for y = x[axis[k] = index[k]] when the indices are affine in axes (vjp_window.c); NONE otherwise. */
+/* The cotangent of x for y = x[axis[k] = index[k]] when the indices are affine in axes (vjp_window.c); NONE
+ * otherwise. */
 Val window_transpose(Builder *b, const Val *index, const Axis *axis, uint32_t n, const Type *x, Val dy);
 
 /* Fills act and use of an Ad for the target and what it is differentiated by; n = f->n_vals. */
@@ -102,8 +114,8 @@ void ad_relevance(Ad *a, const Block *b, Val target, const Val *wrt, uint32_t n)
 uint32_t trained_params(const Func *f, Val *out);
 /* The value of the result RES_LOSS, or NONE. */
 Val loss_of(const Func *f);
-/* Cotangents of wrt[i] for the cotangent `seed` of target (NONE: ones), the backward at the end of block b; out[i] is NONE when target
- * does not depend on wrt[i]. */
+/* Cotangents of wrt[i] for the cotangent `seed` of target (NONE: ones), the backward at the end of block b;
+ * out[i] is NONE when target does not depend on wrt[i]. */
 bool ad_pull(Func *f, Block *b, Val target, Val seed, const Val *wrt, uint32_t n, Val *out, Error *err);
 
 /* sqrt of the sum of squares of all gradients that are not NONE. */

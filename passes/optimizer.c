@@ -1,7 +1,8 @@
 /* optimizer.c: gradients -> the training step.
  *
- * norm = sqrt(sum over parameters of sum(g * g)), over logical tensors: whatever their storage, each element counts once. With `clip c`
- * every gradient is multiplied by min(1, c / norm). Then schedule.G of each optimizer group and update.K of each parameter are inlined. */
+ * norm = sqrt(sum over parameters of sum(g * g)), over logical tensors: whatever their storage, each element
+ * counts once. With `clip c` every gradient is multiplied by min(1, c / norm). Then schedule.G of each
+ * optimizer group and update.K of each parameter are inlined. */
 #include "passes/internal.h"
 
 #include <string.h>
@@ -73,7 +74,8 @@ static Val outer_argument(Step *s, FuncArg a, const Type *t, const char *name) {
 
 static Val *inline_code(Step *s, const Func *code) {
   Arena *arena = &s->f->module->arena;
-  Val *args = ARENA_ARRAY(arena, Val, code->body->n_params), *out = ARENA_ARRAY(arena, Val, code->body->n_ret);
+  Val *args = ARENA_ARRAY(arena, Val, code->body->n_params),
+      *out = ARENA_ARRAY(arena, Val, code->body->n_ret);
   for (uint32_t i = 0; i < code->body->n_params; i++) {
     const Value *v = &code->val[code->body->param[i]];
     args[i] = outer_argument(s, code->arg[i], &v->type, v->name);

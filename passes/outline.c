@@ -1,4 +1,5 @@
-/* outline.c: finds composites, whoever wrote them: one walk over each block for each kind, inner blocks first. */
+/* outline.c: finds composites, whoever wrote them: one walk over each block for each kind, inner blocks
+ * first. */
 #include "passes/internal.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
-/* outline_attention.c: contract(softmax[key](s), v; key) with s a pointwise function of one contraction q * k becomes `attention`; the
- * function is its body. Masks and biases that are made from indices alone are made anew inside; of what else the score depends on, the
- * smallest outside values come in as extras, which must not depend on trained parameters (the composite has no gradient for them). */
+/* outline_attention.c: contract(softmax[key](s), v; key) with s a pointwise function of one contraction q * k
+ * becomes `attention`; the function is its body. Masks and biases that are made from indices alone are made
+ * anew inside; of what else the score depends on, the smallest outside values come in as extras, which must
+ * not depend on trained parameters (the composite has no gradient for them). */
 #include "passes/internal.h"
 
 #include <string.h>
@@ -21,7 +22,9 @@ typedef struct {
   bool *depends, *seen; /* by value: on raw */
 } Match;
 
-static bool pointwise(const Op *op) { return op && (op_is_pointwise(op->code) || op->code == OP_BROADCAST || op->code == OP_REORDER); }
+static bool pointwise(const Op *op) {
+  return op && (op_is_pointwise(op->code) || op->code == OP_BROADCAST || op->code == OP_REORDER);
+}
 
 /* A contraction in which the key axis comes from one side alone: scores of queries against keys. */
 static bool is_scores(const Match *m, const Op *op) {

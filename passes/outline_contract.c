@@ -1,8 +1,8 @@
 /* outline_contract.c: a sum over a product tree becomes a contraction.
  *
- * The factors under the sum are a set. Factors without any summed axis leave the sum. The others go into two groups, one for each operand,
- * so that each group has a kept axis the other lacks; where no such grouping exists the sum stays a reduction of a pointwise product.
- * Inside a group the tree of the program is kept. */
+ * The factors under the sum are a set. Factors without any summed axis leave the sum. The others go into two
+ * groups, one for each operand, so that each group has a kept axis the other lacks; where no such grouping
+ * exists the sum stays a reduction of a pointwise product. Inside a group the tree of the program is kept. */
 #include "passes/internal.h"
 
 enum { MAX_FACTORS = 32 };
@@ -16,7 +16,9 @@ typedef struct {
   uint32_t n;
 } Product;
 
-static bool is_float(const Func *f, Val v) { return dtype_is_float(ir_type(f, v)->dtype); }
+static bool is_float(const Func *f, Val v) {
+  return dtype_is_float(ir_type(f, v)->dtype);
+}
 
 static bool has_summed(const Product *p, Val v) {
   const Type *t = ir_type(p->b->f, v);
@@ -48,7 +50,8 @@ static int group_of(const Product *p, Val v) {
   return -1;
 }
 
-/* The part of the tree whose factors are in the group; NONE when there are none. Signs and divisors belong outside. */
+/* The part of the tree whose factors are in the group; NONE when there are none. Signs and divisors belong
+ * outside. */
 static Val part(Product *p, Val v, int group) {
   const Op *def = def_op(p->b->f, v);
   bool node = def && (def->code == OP_MUL || def->code == OP_NEG || def->code == OP_BROADCAST ||
@@ -95,8 +98,8 @@ static void join(const Func *f, Type *t, Val v) {
       type_push(t, x->dim[i].axis, x->dim[i].size);
 }
 
-/* Seeds the groups with the two factors that have the most elements between them and are a matrix product; the rest joins the group with
- * which it shares more axes, so that no group grows without need. */
+/* Seeds the groups with the two factors that have the most elements between them and are a matrix product;
+ * the rest joins the group with which it shares more axes, so that no group grows without need. */
 static bool assign(Product *p) {
   const Func *f = p->b->f;
   int best[2] = {-1, -1};

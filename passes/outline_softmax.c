@@ -1,5 +1,6 @@
-/* outline_softmax.c: exp(x - max) / sum of the same over some axes becomes `softmax`, with or without the library's guards for rows that
- * are -inf everywhere; logsumexp(L) - L[target] of logits L that are a contraction becomes `linear_xent`. */
+/* outline_softmax.c: exp(x - max) / sum of the same over some axes becomes `softmax`, with or without the
+ * library's guards for rows that are -inf everywhere; logsumexp(L) - L[target] of logits L that are a
+ * contraction becomes `linear_xent`. */
 #include "passes/internal.h"
 
 #include <math.h>
@@ -29,7 +30,8 @@ static Val unguard(const Func *f, Val v, double c, double by) {
   if (!test || test->code != OP_EQ)
     return v;
   Val x = op->arg[2];
-  bool found = (test->arg[0] == x && is_value(f, test->arg[1], c)) || (test->arg[1] == x && is_value(f, test->arg[0], c));
+  bool found = (test->arg[0] == x && is_value(f, test->arg[1], c)) ||
+               (test->arg[1] == x && is_value(f, test->arg[0], c));
   return found ? x : v;
 }
 
@@ -96,11 +98,13 @@ typedef struct {
   uint32_t n;
 } Sum;
 
-/* Splits v into signed terms, through the gather `index` if any: (a - b)[i] = a[i] - b[i], and b[i] = b where b lacks the axis. */
+/* Splits v into signed terms, through the gather `index` if any: (a - b)[i] = a[i] - b[i], and b[i] = b where
+ * b lacks the axis. */
 static bool split_terms(Sum *s, Val v, OpId index, int sign) {
   const Op *op = def_op(s->f, v);
   if (op && (op->code == OP_ADD || op->code == OP_SUB))
-    return split_terms(s, op->arg[0], index, sign) && split_terms(s, op->arg[1], index, op->code == OP_SUB ? -sign : sign);
+    return split_terms(s, op->arg[0], index, sign) &&
+           split_terms(s, op->arg[1], index, op->code == OP_SUB ? -sign : sign);
   if (op && op->code == OP_NEG)
     return split_terms(s, op->arg[0], index, -sign);
   if (op && op->code == OP_GATHER && index == NONE && op->n_args == 2)
@@ -127,7 +131,9 @@ static bool find_logsumexp(const Sum *s, Xent *x, uint32_t *at) {
   const Func *f = s->f;
   for (uint32_t i = 0; i < s->n; i++) {
     const Op *log = def_op(f, s->term[i].v);
-    const Op *sum = log && log->code == OP_LOG && s->term[i].index == NONE ? def_op(f, unguard(f, log->arg[0], 0, 1)) : NULL;
+    const Op *sum = log && log->code == OP_LOG && s->term[i].index == NONE
+                        ? def_op(f, unguard(f, log->arg[0], 0, 1))
+                        : NULL;
     if (!sum || sum->code != OP_SUM || sum->attr.n_axis != 1)
       continue;
     x->logits = shifted_exp(f, sum->arg[0], sum->attr.axis, 1, &x->max);
@@ -193,13 +199,14 @@ static bool match_xent(const Func *f, Val v, Xent *x) {
   return true;
 }
 
-/* Logits that also go elsewhere with a gradient would be computed twice and stored anyway. The loss itself names them in a maximum, a
- * shift and a gather. */
+/* Logits that also go elsewhere with a gradient would be computed twice and stored anyway. The loss itself
+ * names them in a maximum, a shift and a gather. */
 static bool only_for_loss(const Func *f, Val logits, const OutlineInfo *info) {
   uint32_t others = 0;
   for (uint32_t i = 0; i < info->n_ops; i++) {
     const Op *op = &f->op[info->ops[i]];
-    bool known = op->code == OP_REDUCE_MAX || op->code == OP_SUB || op->code == OP_GATHER || op->code == OP_STOP;
+    bool known =
+        op->code == OP_REDUCE_MAX || op->code == OP_SUB || op->code == OP_GATHER || op->code == OP_STOP;
     for (uint32_t k = 0; k < op->n_args; k++)
       others += op->arg[k] == logits && !known && op->result < info->n && info->use[op->result];
   }
@@ -215,8 +222,10 @@ Val outline_linear_xent(Builder *b, OpId id, const OutlineInfo *info) {
   const Op c = f->op[x.contract];
   bool first = type_has(ir_type(f, c.arg[0]), x.vocab);
   Val w = c.arg[first ? 0 : 1], in = c.arg[first ? 1 : 0];
-  const Type *tw = ir_type(f, w), *tx = ir_type(f, in), *tt = ir_type(f, x.target), *nll = ir_type(f, op.result);
-  if (type_has(tx, x.vocab) || tw->rank != c.attr.n_axis + 1 || tx->rank != c.attr.n_axis + nll->rank || tt->rank > nll->rank)
+  const Type *tw = ir_type(f, w), *tx = ir_type(f, in), *tt = ir_type(f, x.target),
+             *nll = ir_type(f, op.result);
+  if (type_has(tx, x.vocab) || tw->rank != c.attr.n_axis + 1 || tx->rank != c.attr.n_axis + nll->rank ||
+      tt->rank > nll->rank)
     return NONE;
   for (uint32_t i = 0; i < tt->rank; i++)
     if (!type_has(nll, tt->dim[i].axis))

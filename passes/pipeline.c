@@ -55,7 +55,7 @@ static Func *forward(Module *m, const Want *want, const PassHooks *hooks, Error 
   f = pass_select(f, name[want->kind], wanted, (void *)want);
   bool ok = done(f, "select", hooks, err) && clean(f, false, hooks, err) && pass_expand_grad(f, err) &&
             done(f, "expand_grad", hooks, err) && clean(f, false, hooks, err) && pass_outline(f, err) &&
-            done(f, "outline", hooks, err);
+            done(f, "outline", hooks, err) && pass_hoist(f, err) && done(f, "hoist", hooks, err);
   return ok ? f : NULL;
 }
 

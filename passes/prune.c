@@ -1,4 +1,5 @@
-/* prune.c: dead code, loops included: carried values, stacked results, slices and invariants that nothing needs. */
+/* prune.c: dead code, loops included: carried values, stacked results, slices and invariants that nothing
+ * needs. */
 #include "passes/internal.h"
 
 #include <string.h>
@@ -56,7 +57,8 @@ static void mark_block(const Func *f, const Block *b, bool *live) {
   }
 }
 
-/* Compacts the loop to what is live. Results get new consecutive values; the old ones keep pointing at them (val_renew). */
+/* Compacts the loop to what is live. Results get new consecutive values; the old ones keep pointing at them
+ * (val_renew). */
 static void shrink_loop(Func *f, OpId id, const bool *live) {
   Arena *arena = &f->module->arena;
   Op op = f->op[id];

@@ -38,7 +38,9 @@ uint32_t block_take(Block *b, OpId **ops) {
   return n;
 }
 
-void block_push(Func *f, Block *b, OpId id) { VEC_PUSH(&f->module->arena, b->op, b->n_ops, b->cap_ops, id); }
+void block_push(Func *f, Block *b, OpId id) {
+  VEC_PUSH(&f->module->arena, b->op, b->n_ops, b->cap_ops, id);
+}
 
 const Op *def_op(const Func *f, Val v) {
   OpId id = f->val[v].def;
@@ -69,7 +71,9 @@ LoopShape loop_shape(const Func *f, OpId id) {
   return s;
 }
 
-Val build_zeros(Builder *b, const Type *t) { return ir_broadcast(b, ir_const(b, t->dtype, 0), t); }
+Val build_zeros(Builder *b, const Type *t) {
+  return ir_broadcast(b, ir_const(b, t->dtype, 0), t);
+}
 
 Val build_as(Builder *b, Val v, const Type *t) {
   if (v == NONE)

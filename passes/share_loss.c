@@ -1,5 +1,5 @@
-/* share_loss.c: the backward of `linear_xent` computes the losses as well; where its cotangent does not depend on them, the forward op
- * is dropped and the logits are computed once. */
+/* share_loss.c: the backward of `linear_xent` computes the losses as well; where its cotangent does not
+ * depend on them, the forward op is dropped and the logits are computed once. */
 #include "passes/internal.h"
 
 #include <string.h>
@@ -24,7 +24,8 @@ static bool depends(const Func *f, const OpId *ops, uint32_t from, uint32_t to, 
 
 static void share_block(Func *f, Block *b);
 
-/* Moves what the grad op needs before the first use of the losses: ops that do not depend on the forward op go first. */
+/* Moves what the grad op needs before the first use of the losses: ops that do not depend on the forward op
+ * go first. */
 static void share_one(Func *f, Block *b, uint32_t fwd, uint32_t bwd) {
   OpId loss = b->op[fwd], grad = b->op[bwd];
   if (depends(f, b->op, fwd, bwd, loss, f->op[grad].arg[3]))

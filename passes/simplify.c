@@ -11,7 +11,9 @@ typedef struct {
   uint32_t n;
 } Simplify;
 
-static Val now(const Simplify *s, Val v) { return v < s->n && s->repl[v] != NONE ? s->repl[v] : v; }
+static Val now(const Simplify *s, Val v) {
+  return v < s->n && s->repl[v] != NONE ? s->repl[v] : v;
+}
 
 static void replace_with(Simplify *s, Val v, Val by) {
   if (v >= s->n) {
@@ -33,7 +35,9 @@ typedef struct {
   uint32_t mask;
 } Table;
 
-static bool may_merge(const Op *op) { return op->code != OP_RANDOM && !op->body && op->n_results > 0; }
+static bool may_merge(const Op *op) {
+  return op->code != OP_RANDOM && !op->body && op->n_results > 0;
+}
 
 static uint64_t op_hash(const Op *op) {
   uint64_t h = hash_bytes(&op->code, sizeof op->code, 0);
@@ -56,7 +60,8 @@ static bool same_args(const Op *a, const Op *b) {
     return false;
   if (memcmp(a->arg, b->arg, a->n_args * sizeof *a->arg) == 0)
     return true;
-  return (ir_op_info[a->code].flags & F_COMM) && a->n_args == 2 && a->arg[0] == b->arg[1] && a->arg[1] == b->arg[0];
+  return (ir_op_info[a->code].flags & F_COMM) && a->n_args == 2 && a->arg[0] == b->arg[1] &&
+         a->arg[1] == b->arg[0];
 }
 
 static bool same_op(const Func *f, const Op *a, const Op *b) {
@@ -107,8 +112,8 @@ static void merge_equal(Simplify *s, Block *b) {
 
 /* ---- loops ---- */
 
-/* A constant that comes in as an invariant is made anew inside; operands that come in twice are read once. What this leaves unused
- * goes with dead code. */
+/* A constant that comes in as an invariant is made anew inside; operands that come in twice are read once.
+ * What this leaves unused goes with dead code. */
 static void simplify_inputs(Simplify *s, OpId id) {
   Func *f = s->f;
   Op op = f->op[id];
@@ -135,6 +140,48 @@ static void simplify_inputs(Simplify *s, OpId id) {
     block_push(f, op.body, ops[i]);
 }
 
+/* ---- orders of storage ---- */
+
+static bool may_sink(const Op *op) {
+  return op_is_pointwise(op->code) || op->code == OP_SOFTMAX || op->code == OP_SUM ||
+         op->code == OP_REDUCE_MAX;
+}
+
+/* Axes join by name, so an operand's order matters only for the order of the result. Operands lose their
+ * reorders where the result stays as it is; pointwise ops and reductions also where every operand of full
+ * rank is reordered: the result is reordered instead, until the reorder meets a contraction that does not
+ * mind. Returns the reordered result, or NONE. */
+static Val sink_orders(Builder *b, OpId id) {
+  Func *f = b->f;
+  Op op = f->op[id];
+  if (op.code == OP_LOOP || op.code == OP_REGION || op.n_results == 0 || op.n_args == 0 ||
+      op.n_args > IR_MAX_RANK)
+    return NONE;
+  Val bare[IR_MAX_RANK];
+  Type arg[IR_MAX_RANK], result[4];
+  const Type want = *ir_type(f, op.result);
+  bool any = false, sink = may_sink(&op);
+  for (uint32_t i = 0; i < op.n_args; i++) {
+    const Op *in = def_op(f, op.arg[i]);
+    bool reorder = in && in->code == OP_REORDER;
+    bare[i] = reorder ? in->arg[0] : op.arg[i];
+    arg[i] = *ir_type(f, bare[i]);
+    any |= reorder;
+    sink &= reorder || (op_is_pointwise(op.code) && arg[i].rank < want.rank);
+  }
+  Error quiet = {0};
+  if (!any || !ir_infer(f->module, op.code, arg, op.n_args, &op.attr, result, &quiet))
+    return NONE;
+  bool same = true;
+  for (uint32_t i = 0; i < op.n_results; i++)
+    same &= type_equal(&result[i], ir_type(f, op.result + i));
+  if (same) {
+    memcpy(op.arg, bare, op.n_args * sizeof *bare);
+    return NONE;
+  }
+  return sink ? ir_reorder(b, ir_op(b, op.code, bare, op.n_args, &op.attr, NULL), &want) : NONE;
+}
+
 /* ---- blocks ---- */
 
 static void simplify_block(Simplify *s, Block *b) {
@@ -152,6 +199,8 @@ static void simplify_block(Simplify *s, Block *b) {
       simplify_block(s, f->op[id].body);
     e.loc = f->op[id].loc;
     Val r = fold_op(&e, id, s->drop_stop);
+    if (r == NONE)
+      r = sink_orders(&e, id);
     if (r == NONE) {
       block_push(f, b, id);
       continue;
@@ -172,4 +221,6 @@ bool simplify(Func *f, bool drop_stop, Error *err) {
   return err->cls == ERR_NONE;
 }
 
-bool pass_simplify(Func *f, Error *err) { return simplify(f, false, err); }
+bool pass_simplify(Func *f, Error *err) {
+  return simplify(f, false, err);
+}

@@ -1,11 +1,12 @@
 /* vjp_loop.c: the rule of `loop`.
  *
- * The backward is one loop that runs the other way. It carries the cotangents of the carried values and the sums of the cotangents of
- * the invariants; it reads, slice by slice, the cotangents of the stacked results and what the forward saved; it stacks the cotangents
- * of the sliced operands. A primal value that a rule asks for is found, in this order: index, slice or invariant of the forward
- * (passed again); saved by the forward as one more stacked result (carried values, results of contractions, reductions, gathers,
- * composites and inner loops, direct operands of contractions and attention); recomputed from those by copying its op. Random
- * numbers depend on their op id alone, so recomputing gives the same draw. */
+ * The backward is one loop that runs the other way. It carries the cotangents of the carried values and the
+ * sums of the cotangents of the invariants; it reads, slice by slice, the cotangents of the stacked results
+ * and what the forward saved; it stacks the cotangents of the sliced operands. A primal value that a rule
+ * asks for is found, in this order: index, slice or invariant of the forward (passed again); saved by the
+ * forward as one more stacked result (carried values, results of contractions, reductions, gathers,
+ * composites and inner loops, direct operands of contractions and attention); recomputed from those by
+ * copying its op. Random numbers depend on their op id alone, so recomputing gives the same draw. */
 #include "passes/internal.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ struct AdLoop {
   Ad *outer;
   OpId id;
   LoopShape s;
-  Val *map; /* forward value -> backward value */
+  Val *map;      /* forward value -> backward value */
   bool *operand; /* forward value -> operand of a contraction or an attention */
   uint32_t n_map;
   Val *saved;
@@ -37,7 +38,9 @@ struct AdLoop {
   uint32_t n_saved, cap_saved, n_slice, cap_slice, n_inv, cap_inv;
 };
 
-static Arena *arena_of(const Ad *a) { return &a->b.f->module->arena; }
+static Arena *arena_of(const Ad *a) {
+  return &a->b.f->module->arena;
+}
 
 static void map_room(Ad *a, Val v) {
   struct AdLoop *l = a->loop;
@@ -248,8 +251,10 @@ static void set_params(Func *f, Block *bwd, const Carry *carry, uint32_t n_carry
     f->val[param[i]].index = i;
 }
 
-/* Emits the backward loop in the enclosing backward and hands its results to the operands of the forward loop. */
-static void emit_backward(Ad *a, Ad *in, Val saved, const Carry *carry, uint32_t n_carry, const uint32_t *ys, uint32_t n_ys) {
+/* Emits the backward loop in the enclosing backward and hands its results to the operands of the forward
+ * loop. */
+static void emit_backward(Ad *a, Ad *in, Val saved, const Carry *carry, uint32_t n_carry, const uint32_t *ys,
+                          uint32_t n_ys) {
   struct AdLoop *l = in->loop;
   Func *f = a->b.f;
   const Val *fwd_arg = f->op[l->id].arg;
@@ -259,7 +264,8 @@ static void emit_backward(Ad *a, Ad *in, Val saved, const Carry *carry, uint32_t
     args[k++] = carry[i].init;
   for (uint32_t i = 0; i < l->n_slice; i++) {
     SliceIn s = l->slice[i];
-    Val v = s.kind == IN_COTANGENT ? s.value : ad_primal(a, s.kind == IN_SAVED ? saved + s.index : fwd_arg[s.index]);
+    Val v = s.kind == IN_COTANGENT ? s.value
+                                   : ad_primal(a, s.kind == IN_SAVED ? saved + s.index : fwd_arg[s.index]);
     args[k++] = axis_first(&a->b, v, l->s.axis);
   }
   for (uint32_t i = 0; i < l->n_inv; i++)

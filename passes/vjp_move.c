@@ -1,9 +1,13 @@
 /* vjp_move.c: rules of movement and indexing: each is the transposed map. */
 #include "passes/internal.h"
 
-void vjp_BROADCAST(Ad *a, OpId id, const Val *dy) { ad_add(a, ad_arg(a, id, 0), *dy); }
+void vjp_BROADCAST(Ad *a, OpId id, const Val *dy) {
+  ad_add(a, ad_arg(a, id, 0), *dy);
+}
 
-void vjp_REORDER(Ad *a, OpId id, const Val *dy) { ad_add(a, ad_arg(a, id, 0), *dy); }
+void vjp_REORDER(Ad *a, OpId id, const Val *dy) {
+  ad_add(a, ad_arg(a, id, 0), *dy);
+}
 
 void vjp_RENAME(Ad *a, OpId id, const Val *dy) {
   const Attr *t = &a->b.f->op[id].attr;

@@ -1,20 +1,35 @@
 /* vjp_pointwise.c: rules of the pointwise ops.
  *
- * Corners. An infinite or undefined local slope times a cotangent of exactly 0 counts as 0, so that a branch that was not taken cannot
- * poison a gradient: the slope or the divisor is replaced, not the product, and only where the cotangent is 0 and the slope is not
- * finite. Elsewhere the rule is the plain formula in the cotangent, and so differentiates again to the right values. */
+ * Corners. An infinite or undefined local slope times a cotangent of exactly 0 counts as 0, so that a branch
+ * that was not taken cannot poison a gradient: the slope or the divisor is replaced, not the product, and
+ * only where the cotangent is 0 and the slope is not finite. Elsewhere the rule is the plain formula in the
+ * cotangent, and so differentiates again to the right values. */
 #include "passes/internal.h"
 
 #include <math.h>
 
-static Val neg(Ad *a, Val x) { return ir_unary(&a->b, OP_NEG, x); }
-static Val add(Ad *a, Val x, Val y) { return ir_binary(&a->b, OP_ADD, x, y); }
-static Val sub(Ad *a, Val x, Val y) { return ir_binary(&a->b, OP_SUB, x, y); }
-static Val mul(Ad *a, Val x, Val y) { return ir_binary(&a->b, OP_MUL, x, y); }
-static Val quot(Ad *a, Val x, Val y) { return ir_binary(&a->b, OP_DIV, x, y); }
-static Val scale(Ad *a, double c, Val x) { return mul(a, x, ad_const(a, x, c)); }
+static Val neg(Ad *a, Val x) {
+  return ir_unary(&a->b, OP_NEG, x);
+}
+static Val add(Ad *a, Val x, Val y) {
+  return ir_binary(&a->b, OP_ADD, x, y);
+}
+static Val sub(Ad *a, Val x, Val y) {
+  return ir_binary(&a->b, OP_SUB, x, y);
+}
+static Val mul(Ad *a, Val x, Val y) {
+  return ir_binary(&a->b, OP_MUL, x, y);
+}
+static Val quot(Ad *a, Val x, Val y) {
+  return ir_binary(&a->b, OP_DIV, x, y);
+}
+static Val scale(Ad *a, double c, Val x) {
+  return mul(a, x, ad_const(a, x, c));
+}
 
-static Val is_zero(Ad *a, Val x) { return ir_binary(&a->b, OP_EQ, x, ad_const(a, x, 0)); }
+static Val is_zero(Ad *a, Val x) {
+  return ir_binary(&a->b, OP_EQ, x, ad_const(a, x, 0));
+}
 static Val is_finite(Ad *a, Val x) {
   return ir_binary(&a->b, OP_LT, ir_unary(&a->b, OP_ABS, x), ad_const(a, x, INFINITY));
 }
@@ -34,11 +49,17 @@ static Val over(Ad *a, Val dy, Val d) {
   return quot(a, dy, ir_select(&a->b, both, ad_const(a, d, 1), d));
 }
 
-void vjp_NEG(Ad *a, OpId id, const Val *dy) { ad_add(a, ad_arg(a, id, 0), neg(a, *dy)); }
+void vjp_NEG(Ad *a, OpId id, const Val *dy) {
+  ad_add(a, ad_arg(a, id, 0), neg(a, *dy));
+}
 
-void vjp_EXP(Ad *a, OpId id, const Val *dy) { ad_add(a, ad_arg(a, id, 0), times(a, *dy, ad_y(a, id))); }
+void vjp_EXP(Ad *a, OpId id, const Val *dy) {
+  ad_add(a, ad_arg(a, id, 0), times(a, *dy, ad_y(a, id)));
+}
 
-void vjp_LOG(Ad *a, OpId id, const Val *dy) { ad_add(a, ad_arg(a, id, 0), over(a, *dy, ad_x(a, id, 0))); }
+void vjp_LOG(Ad *a, OpId id, const Val *dy) {
+  ad_add(a, ad_arg(a, id, 0), over(a, *dy, ad_x(a, id, 0)));
+}
 
 void vjp_LOG1P(Ad *a, OpId id, const Val *dy) {
   Val x = ad_x(a, id, 0);

@@ -1,10 +1,14 @@
-/* vjp_reduce.c: rules of reductions, contractions, composites, and of the ops that have to be gone before autodiff. */
+/* vjp_reduce.c: rules of reductions, contractions, composites, and of the ops that have to be gone before
+ * autodiff. */
 #include "passes/internal.h"
 
 /* ad_add broadcasts the missing axes. */
-void vjp_SUM(Ad *a, OpId id, const Val *dy) { ad_add(a, ad_arg(a, id, 0), *dy); }
+void vjp_SUM(Ad *a, OpId id, const Val *dy) {
+  ad_add(a, ad_arg(a, id, 0), *dy);
+}
 
-/* True at the first element of each row that equals the row's result y: the smallest row-major index among those that do. */
+/* True at the first element of each row that equals the row's result y: the smallest row-major index among
+ * those that do. */
 static Val first_of(Ad *a, Val x, Val y, const Axis *axis, uint32_t n) {
   Builder *b = &a->b;
   if (x == NONE || y == NONE)
@@ -43,11 +47,16 @@ static void vjp_extremum(Ad *a, OpId id, Val dy) {
   ad_add(a, op.arg[0], ir_select(&a->b, first, dy, ad_const(a, dy, 0)));
 }
 
-void vjp_REDUCE_MAX(Ad *a, OpId id, const Val *dy) { vjp_extremum(a, id, *dy); }
+void vjp_REDUCE_MAX(Ad *a, OpId id, const Val *dy) {
+  vjp_extremum(a, id, *dy);
+}
 
-void vjp_REDUCE_MIN(Ad *a, OpId id, const Val *dy) { vjp_extremum(a, id, *dy); }
+void vjp_REDUCE_MIN(Ad *a, OpId id, const Val *dy) {
+  vjp_extremum(a, id, *dy);
+}
 
-/* The product of the others: all / x without zeros in the row; with one zero only that element has a gradient; with more, none. */
+/* The product of the others: all / x without zeros in the row; with one zero only that element has a
+ * gradient; with more, none. */
 void vjp_PROD(Ad *a, OpId id, const Val *dy) {
   Builder *b = &a->b;
   Op op = b->f->op[id];

@@ -1,5 +1,6 @@
-/* vjp_window.c: the rule of a gather whose indices are affine in the axes: a window. Its transpose is a window too:
- * y[a, t] = x[r = c0 + c1 a + c2 t] gives dx[r] = sum over t of dy[a = (r - c0 - c2 t) / c1, t] where that is whole. */
+/* vjp_window.c: the rule of a gather whose indices are affine in the axes: a window. Its transpose is a
+ * window too: y[a, t] = x[r = c0 + c1 a + c2 t] gives dx[r] = sum over t of dy[a = (r - c0 - c2 t) / c1, t]
+ * where that is whole. */
 #include "passes/internal.h"
 
 #include <math.h>
@@ -53,7 +54,8 @@ static bool affine(const Func *f, Val v, int64_t scale, Affine *a) {
   }
 }
 
-/* The term to solve for: the widest stride, then the largest size, of an axis that neither x nor another index has. */
+/* The term to solve for: the widest stride, then the largest size, of an axis that neither x nor another
+ * index has. */
 static int solved_term(const Affine *all, uint32_t n, uint32_t k, const Type *x, const Axis *indexed) {
   int best = -1;
   for (uint32_t i = 0; i < all[k].n; i++) {
@@ -72,14 +74,17 @@ static int solved_term(const Affine *all, uint32_t n, uint32_t k, const Type *x,
   return best;
 }
 
-static Val whole(Builder *b, int64_t v) { return ir_const(b, DT_I32, (double)v); }
+static Val whole(Builder *b, int64_t v) {
+  return ir_const(b, DT_I32, (double)v);
+}
 
 /* Where along the solved axis the element at r of x was read; outside the axis where nowhere. */
 static Val solve(Builder *b, const Affine *a, int term, Axis r, int64_t size) {
   Val n = ir_binary(b, OP_SUB, ir_iota(b, r, size), whole(b, a->start));
   for (uint32_t i = 0; i < a->n; i++)
     if ((int)i != term && a->coef[i] != 0)
-      n = ir_binary(b, OP_SUB, n, ir_binary(b, OP_MUL, ir_iota(b, a->axis[i], a->size[i]), whole(b, a->coef[i])));
+      n = ir_binary(b, OP_SUB, n,
+                    ir_binary(b, OP_MUL, ir_iota(b, a->axis[i], a->size[i]), whole(b, a->coef[i])));
   int64_t c = a->coef[term];
   if (c == 1)
     return n;

@@ -1,4 +1,5 @@
-/* Every rule of reverse mode against central differences, first and second derivatives; loops, scans, corners. */
+/* Every rule of reverse mode against central differences, first and second derivatives; loops, scans,
+ * corners. */
 #include "util.h"
 
 /* ---- one case for (at least) every differentiable row ---- */
@@ -13,7 +14,9 @@ typedef struct {
 } Case;
 
 #define UNARY(c)                                                                                             \
-  static Val build_##c(Fix *x, const Val *p) { return ir_unary(&x->b, OP_##c, p[0]); }
+  static Val build_##c(Fix *x, const Val *p) {                                                               \
+    return ir_unary(&x->b, OP_##c, p[0]);                                                                    \
+  }
 UNARY(NEG)
 UNARY(EXP)
 UNARY(LOG)
@@ -28,7 +31,9 @@ UNARY(COS)
 UNARY(ABS)
 
 #define BINARY(c)                                                                                            \
-  static Val build_##c(Fix *x, const Val *p) { return ir_binary(&x->b, OP_##c, p[0], p[1]); }
+  static Val build_##c(Fix *x, const Val *p) {                                                               \
+    return ir_binary(&x->b, OP_##c, p[0], p[1]);                                                             \
+  }
 BINARY(ADD)
 BINARY(SUB)
 BINARY(MUL)
@@ -43,7 +48,9 @@ static Val build_CAST(Fix *x, const Val *p) {
   return ir_cast(&x->b, ir_cast(&x->b, p[0], DT_F32), DT_F64);
 }
 
-static Val build_pow_const(Fix *x, const Val *p) { return ir_binary(&x->b, OP_POW, p[0], num(x, 2.5)); }
+static Val build_pow_const(Fix *x, const Val *p) {
+  return ir_binary(&x->b, OP_POW, p[0], num(x, 2.5));
+}
 
 static Val build_SELECT(Fix *x, const Val *p) {
   Val c = ir_binary(&x->b, OP_LT, p[0], p[1]);
@@ -60,7 +67,8 @@ static Val build_RENAME(Fix *x, const Val *p) {
   return ir_binary(&x->b, OP_MUL, ir_rename(&x->b, p[0], from, to, 2), p[1]);
 }
 
-static Val attr_op(Fix *x, OpCode c, const Val *args, uint32_t n, const Axis *axis, uint32_t n_axis, const int64_t *v, uint32_t n_num) {
+static Val attr_op(Fix *x, OpCode c, const Val *args, uint32_t n, const Axis *axis, uint32_t n_axis,
+                   const int64_t *v, uint32_t n_num) {
   Attr a = {.axis = axis, .n_axis = n_axis, .num = v, .n_num = n_num};
   return ir_op(&x->b, c, args, n, &a, NULL);
 }
@@ -78,7 +86,9 @@ static Val build_REORDER(Fix *x, const Val *p) {
   return ir_binary(&x->b, OP_MUL, ir_reorder(&x->b, p[0], &t), p[0]);
 }
 
-static Val build_SLICE(Fix *x, const Val *p) { return attr_op(x, OP_SLICE, p, 1, (Axis[]){ax(x, "b")}, 1, (int64_t[]){1, 4}, 2); }
+static Val build_SLICE(Fix *x, const Val *p) {
+  return attr_op(x, OP_SLICE, p, 1, (Axis[]){ax(x, "b")}, 1, (int64_t[]){1, 4}, 2);
+}
 
 static Val build_PAD(Fix *x, const Val *p) {
   return attr_op(x, OP_PAD, p, 1, (Axis[]){ax(x, "b"), ax(x, "w")}, 2, (int64_t[]){2, 1}, 2);
@@ -93,12 +103,24 @@ static Val reduce(Fix *x, OpCode c, Val v, const char *a, const char *b) {
   return ir_reduce(&x->b, c, v, axis, b ? 2 : 1);
 }
 
-static Val build_SUM(Fix *x, const Val *p) { return reduce(x, OP_SUM, ir_binary(&x->b, OP_MUL, p[0], p[0]), "a", "c"); }
-static Val build_REDUCE_MAX(Fix *x, const Val *p) { return reduce(x, OP_REDUCE_MAX, p[0], "a", NULL); }
-static Val build_max_two(Fix *x, const Val *p) { return reduce(x, OP_REDUCE_MAX, p[0], "a", "c"); }
-static Val build_REDUCE_MIN(Fix *x, const Val *p) { return reduce(x, OP_REDUCE_MIN, p[0], "b", NULL); }
-static Val build_min_two(Fix *x, const Val *p) { return reduce(x, OP_REDUCE_MIN, p[0], "b", "a"); }
-static Val build_PROD(Fix *x, const Val *p) { return reduce(x, OP_PROD, p[0], "b", NULL); }
+static Val build_SUM(Fix *x, const Val *p) {
+  return reduce(x, OP_SUM, ir_binary(&x->b, OP_MUL, p[0], p[0]), "a", "c");
+}
+static Val build_REDUCE_MAX(Fix *x, const Val *p) {
+  return reduce(x, OP_REDUCE_MAX, p[0], "a", NULL);
+}
+static Val build_max_two(Fix *x, const Val *p) {
+  return reduce(x, OP_REDUCE_MAX, p[0], "a", "c");
+}
+static Val build_REDUCE_MIN(Fix *x, const Val *p) {
+  return reduce(x, OP_REDUCE_MIN, p[0], "b", NULL);
+}
+static Val build_min_two(Fix *x, const Val *p) {
+  return reduce(x, OP_REDUCE_MIN, p[0], "b", "a");
+}
+static Val build_PROD(Fix *x, const Val *p) {
+  return reduce(x, OP_PROD, p[0], "b", NULL);
+}
 
 static Val build_CUMSUM(Fix *x, const Val *p) {
   Val up = attr_op(x, OP_CUMSUM, p, 1, (Axis[]){ax(x, "b")}, 1, (int64_t[]){0}, 1);
@@ -120,7 +142,8 @@ static Val build_CONTRACT(Fix *x, const Val *p) {
 static Val indices(Fix *x, const char *axis) {
   Builder *b = &x->b;
   Val i = ir_iota(b, ax(x, axis), 4);
-  Val three = ir_binary(b, OP_EQ, i, ir_const(b, DT_I32, 3)), one = ir_binary(b, OP_EQ, i, ir_const(b, DT_I32, 1));
+  Val three = ir_binary(b, OP_EQ, i, ir_const(b, DT_I32, 3)),
+      one = ir_binary(b, OP_EQ, i, ir_const(b, DT_I32, 1));
   Val r = ir_select(b, one, ir_const(b, DT_I32, 0), ir_const(b, DT_I32, 2));
   return ir_select(b, three, ir_const(b, DT_I32, -1), r);
 }
@@ -132,7 +155,8 @@ static Val build_GATHER(Fix *x, const Val *p) {
   return ir_binary(&x->b, OP_MUL, v, v);
 }
 
-/* x[a = i + b] where the index shares the kept axis b, two axes at once, and an index along the indexed axis itself. */
+/* x[a = i + b] where the index shares the kept axis b, two axes at once, and an index along the indexed axis
+ * itself. */
 static Val build_gather_joined(Fix *x, const Val *p) {
   Builder *b = &x->b;
   Axis a = ax(x, "a");
@@ -141,14 +165,32 @@ static Val build_gather_joined(Fix *x, const Val *p) {
   Val near = ir_binary(b, OP_ADD, ia, ir_const(b, DT_I32, 1));
   Val shared = ir_binary(b, OP_MOD, ib, ir_const(b, DT_I32, 3));
   Val two[2] = {indices(x, "t"), ir_binary(b, OP_ADD, indices(x, "t"), ir_const(b, DT_I32, 1))};
-  Val u = ir_gather(b, p[0], &a, &near, 1), v = ir_gather(b, p[0], &a, &shared, 1), w = ir_gather(b, p[0], both, two, 2);
+  Val u = ir_gather(b, p[0], &a, &near, 1), v = ir_gather(b, p[0], &a, &shared, 1),
+      w = ir_gather(b, p[0], both, two, 2);
   u = ir_binary(b, OP_MUL, u, v);
   return ir_binary(b, OP_MUL, u, ir_binary(b, OP_ADD, w, num(x, 1)));
 }
 
+/* A convolution window with stride 2 and padding, a shift and a reversal: windows, whose gradients are
+ * windows. */
+static Val build_window(Fix *x, const Val *p) {
+  Builder *b = &x->b;
+  Val out = ir_iota(b, ax(x, "o"), 3), tap = ir_iota(b, ax(x, "tap"), 3), two = ir_const(b, DT_I32, 2),
+      one = ir_const(b, DT_I32, 1);
+  Val at = ir_binary(b, OP_SUB, ir_binary(b, OP_ADD, ir_binary(b, OP_MUL, out, two), tap), one);
+  Axis a = ax(x, "b");
+  Val v = ir_gather(b, p[0], &a, &at, 1), self = ir_iota(b, a, 5);
+  Val near = ir_binary(b, OP_ADD, self, two), turned = ir_binary(b, OP_SUB, ir_const(b, DT_I32, 4), self);
+  Val u = ir_binary(b, OP_MUL, ir_gather(b, p[0], &a, &near, 1), ir_gather(b, p[0], &a, &turned, 1));
+  Axis over[2] = {ax(x, "o"), ax(x, "tap")};
+  Val w = ir_binary(b, OP_MUL, ir_unary(b, OP_SIN, v), ir_binary(b, OP_ADD, v, ir_cast(b, tap, DT_F64)));
+  return ir_binary(b, OP_MUL, ir_binary(b, OP_ADD, u, num(x, 1)), ir_reduce(b, OP_SUM, w, over, 2));
+}
+
 static Val build_SCATTER_ADD(Fix *x, const Val *p) {
   Val args[2] = {p[0], indices(x, "t")};
-  Val v = attr_op(x, OP_SCATTER_ADD, args, 2, (Axis[]){ax(x, "s"), ax(x, "s"), ax(x, "b")}, 3, (int64_t[]){3, 5}, 2);
+  Val v = attr_op(x, OP_SCATTER_ADD, args, 2, (Axis[]){ax(x, "s"), ax(x, "s"), ax(x, "b")}, 3,
+                  (int64_t[]){3, 5}, 2);
   return ir_binary(&x->b, OP_MUL, v, v);
 }
 
@@ -173,12 +215,14 @@ static Val build_ATTENTION(Fix *x, const Val *p) {
 
 static Val build_LINEAR_XENT(Fix *x, const Val *p) {
   Val args[3] = {p[0], p[1], indices(x, "t")};
-  args[2] = ir_select(&x->b, ir_binary(&x->b, OP_LT, args[2], ir_const(&x->b, DT_I32, 0)), ir_const(&x->b, DT_I32, 1), args[2]);
+  args[2] = ir_select(&x->b, ir_binary(&x->b, OP_LT, args[2], ir_const(&x->b, DT_I32, 0)),
+                      ir_const(&x->b, DT_I32, 1), args[2]);
   return attr_op(x, OP_LINEAR_XENT, args, 3, (Axis[]){ax(x, "e"), ax(x, "v")}, 2, NULL, 0);
 }
 
 #define AB "a=3,b=5"
-#define ROW(c, d0, d1, d2, lo, hi) {OP_##c, #c, {d0, d1, d2}, lo, hi, build_##c, false}
+#define ROW(c, d0, d1, d2, lo, hi)                                                                           \
+  { OP_##c, #c, {d0, d1, d2}, lo, hi, build_##c, false }
 static const Case cases[] = {
     ROW(NEG, AB, NULL, NULL, -1, 1),
     ROW(EXP, AB, NULL, NULL, -1, 1),
@@ -226,9 +270,16 @@ static const Case cases[] = {
     ROW(CONTRACT, "k=5,m=3,s=2", "s=2,n=4,k=5", NULL, -2, 2),
     ROW(GATHER, AB, NULL, NULL, -2, 2),
     {OP_GATHER, "joined indices", {AB, NULL, NULL}, -2, 2, build_gather_joined, false},
+    {OP_GATHER, "windows", {AB, NULL, NULL}, -2, 2, build_window, false},
     ROW(SCATTER_ADD, "t=4,b=5", NULL, NULL, -2, 2),
     ROW(SOFTMAX, AB, NULL, NULL, -2, 2),
-    {OP_ATTENTION, "ATTENTION", {"t=5,h=2,d=3", "key=5,h=2,d=3", "key=5,h=2,d=3"}, -1, 1, build_ATTENTION, true},
+    {OP_ATTENTION,
+     "ATTENTION",
+     {"t=5,h=2,d=3", "key=5,h=2,d=3", "key=5,h=2,d=3"},
+     -1,
+     1,
+     build_ATTENTION,
+     true},
     {OP_LINEAR_XENT, "LINEAR_XENT", {"t=4,e=3", "v=3,e=3", NULL}, -1, 1, build_LINEAR_XENT, true},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
@@ -287,8 +338,10 @@ static bool covered(OpCode op) {
   for (uint32_t i = 0; i < N_CASES; i++)
     if (cases[i].op == op)
       return true;
-  /* Loops have tests of their own; the backward composites and `grad` are gone before autodiff, regions come after it. */
-  return op == OP_LOOP || op == OP_ATTENTION_GRAD || op == OP_LINEAR_XENT_GRAD || op == OP_GRAD || op == OP_REGION;
+  /* Loops have tests of their own; the backward composites and `grad` are gone before autodiff, regions come
+   * after it. */
+  return op == OP_LOOP || op == OP_ATTENTION_GRAD || op == OP_LINEAR_XENT_GRAD || op == OP_GRAD ||
+         op == OP_REGION;
 }
 
 static void no_row_without_rule(void **state) {
@@ -304,13 +357,18 @@ static void no_row_without_rule(void **state) {
 
 /* ---- loops ---- */
 
-static Val loop(Fix *x, const char *axis, int64_t size, uint32_t n_carry, uint32_t n_xs, bool reverse, const Val *args, uint32_t n,
-                Block *body) {
-  Attr a = {.axis = (Axis[]){ax(x, axis)}, .n_axis = 1, .num = (int64_t[]){size, n_carry, n_xs, reverse}, .n_num = 4};
+static Val loop(Fix *x, const char *axis, int64_t size, uint32_t n_carry, uint32_t n_xs, bool reverse,
+                const Val *args, uint32_t n, Block *body) {
+  Attr a = {.axis = (Axis[]){ax(x, axis)},
+            .n_axis = 1,
+            .num = (int64_t[]){size, n_carry, n_xs, reverse},
+            .n_num = 4};
   return ir_op(&x->b, OP_LOOP, args, n, &a, body);
 }
 
-static Val body_param(Fix *x, Block *b, DType d, const char *dims) { return ir_param(x->f, b, parse_type(x->m, d, dims), NULL); }
+static Val body_param(Fix *x, Block *b, DType d, const char *dims) {
+  return ir_param(x->f, b, parse_type(x->m, d, dims), NULL);
+}
 
 /* Layers: x <- x + tanh(x w[l]) * s + l; a stacked output; s is shared by all layers. */
 static Val layers(Fix *x, Val start, Val w, Val s, bool reverse) {
@@ -318,7 +376,8 @@ static Val layers(Fix *x, Val start, Val w, Val s, bool reverse) {
   Builder in = x->b;
   in.b = body;
   Val index = body_param(x, body, DT_I32, "");
-  Val c = body_param(x, body, DT_F64, "t=2,e=3"), wl = body_param(x, body, DT_F64, "e=3,f=3"), sl = body_param(x, body, DT_F64, "e=3");
+  Val c = body_param(x, body, DT_F64, "t=2,e=3"), wl = body_param(x, body, DT_F64, "e=3,f=3"),
+      sl = body_param(x, body, DT_F64, "e=3");
   Axis e = ax(x, "e"), f = ax(x, "f");
   Val h = ir_rename(&in, ir_contract(&in, c, wl, &e, 1), &f, &e, 1);
   h = ir_binary(&in, OP_MUL, ir_unary(&in, OP_TANH, h), sl);
@@ -333,7 +392,8 @@ static void loop_over_layers(void **state) {
   for (int reverse = 0; reverse < 2; reverse++) {
     Fix x;
     fix_init(&x);
-    Val p0 = fix_param(&x, "x", "t=2,e=3"), w = fix_param(&x, "w", "layer=4,e=3,f=3"), s = fix_param(&x, "s", "e=3");
+    Val p0 = fix_param(&x, "x", "t=2,e=3"), w = fix_param(&x, "w", "layer=4,e=3,f=3"),
+        s = fix_param(&x, "s", "e=3");
     Val r = layers(&x, p0, w, s, reverse);
     no_error(&x);
     fix_loss(&x, ir_binary(&x.b, OP_ADD, weigh(&x, r), weigh(&x, r + 1)));
@@ -347,10 +407,12 @@ static Val scan(Fix *x, Val h0, Val a, Val xs, Val u) {
   Builder in = x->b;
   in.b = body;
   body_param(x, body, DT_I32, "");
-  Val h = body_param(x, body, DT_F64, "e=3"), at = body_param(x, body, DT_F64, ""), xt = body_param(x, body, DT_F64, "d=2");
+  Val h = body_param(x, body, DT_F64, "e=3"), at = body_param(x, body, DT_F64, ""),
+      xt = body_param(x, body, DT_F64, "d=2");
   Val ul = body_param(x, body, DT_F64, "d=2,e=3");
   Axis d = ax(x, "d");
-  Val next = ir_binary(&in, OP_ADD, ir_binary(&in, OP_MUL, ir_unary(&in, OP_TANH, h), at), ir_contract(&in, xt, ul, &d, 1));
+  Val next = ir_binary(&in, OP_ADD, ir_binary(&in, OP_MUL, ir_unary(&in, OP_TANH, h), at),
+                       ir_contract(&in, xt, ul, &d, 1));
   ir_block_ret(x->f, body, next);
   ir_block_ret(x->f, body, next);
   return loop(x, "time", 5, 1, 2, false, (Val[]){h0, a, xs, u}, 4, body);
@@ -360,7 +422,8 @@ static void scan_over_time(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  Val h0 = fix_param(&x, "h0", "e=3"), a = fix_param(&x, "a", "time=5"), xs = fix_param(&x, "xs", "time=5,d=2"), u = fix_param(&x, "u", "d=2,e=3");
+  Val h0 = fix_param(&x, "h0", "e=3"), a = fix_param(&x, "a", "time=5"),
+      xs = fix_param(&x, "xs", "time=5,d=2"), u = fix_param(&x, "u", "d=2,e=3");
   Val r = scan(&x, h0, a, xs, u);
   no_error(&x);
   fix_loss(&x, weigh(&x, r + 1));
@@ -371,7 +434,8 @@ static void scan_differentiated_twice(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  Val h0 = fix_param(&x, "h0", "e=3"), a = fix_param(&x, "a", "time=5"), xs = fix_param(&x, "xs", "time=5,d=2"), u = fix_param(&x, "u", "d=2,e=3");
+  Val h0 = fix_param(&x, "h0", "e=3"), a = fix_param(&x, "a", "time=5"),
+      xs = fix_param(&x, "xs", "time=5,d=2"), u = fix_param(&x, "u", "d=2,e=3");
   Val v = weigh(&x, scan(&x, h0, a, xs, u) + 1);
   Val g = ir_op(&x.b, OP_GRAD, (Val[]){v, xs}, 2, NULL, NULL);
   fix_loss(&x, ir_binary(&x.b, OP_ADD, v, weigh(&x, ir_binary(&x.b, OP_MUL, g, g))));
@@ -385,12 +449,14 @@ static void nested_loops(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  Val start = fix_param(&x, "x", "time=5,d=2"), a = fix_param(&x, "a", "layer=3,time=5"), u = fix_param(&x, "u", "layer=3,d=2,e=3");
+  Val start = fix_param(&x, "x", "time=5,d=2"), a = fix_param(&x, "a", "layer=3,time=5"),
+      u = fix_param(&x, "u", "layer=3,d=2,e=3");
   Val h0 = fix_param(&x, "h0", "e=3"), back = fix_param(&x, "back", "e=3,d=2");
   Block *body = ir_block_new(x.f);
   Builder outer = x.b;
   body_param(&x, body, DT_I32, "");
-  Val c = body_param(&x, body, DT_F64, "time=5,d=2"), al = body_param(&x, body, DT_F64, "time=5"), ul = body_param(&x, body, DT_F64, "d=2,e=3");
+  Val c = body_param(&x, body, DT_F64, "time=5,d=2"), al = body_param(&x, body, DT_F64, "time=5"),
+      ul = body_param(&x, body, DT_F64, "d=2,e=3");
   Val h = body_param(&x, body, DT_F64, "e=3"), w = body_param(&x, body, DT_F64, "e=3,d=2");
   x.b.b = body;
   Val hs = scan(&x, h, al, c, ul);
@@ -443,6 +509,18 @@ static void grad_in_a_loop(void **state) {
   check_function("grad in a loop", &x, -1, 1);
 }
 
+static void windows_do_not_scatter(void **state) {
+  (void)state;
+  Fix x;
+  fix_init(&x);
+  Val p = fix_param(&x, "x", "a=3,b=5");
+  fix_loss(&x, weigh(&x, build_window(&x, &p)));
+  Func *g = pass_autodiff(x.f, "grad", &x.err);
+  no_error(&x);
+  assert_int_equal(count_ops(g, OP_SCATTER_ADD), 0);
+  ir_module_free(x.m);
+}
+
 /* ---- corners ---- */
 
 static double *gradient_at(Fix *x, const double *values, Arena *arena) {
@@ -455,7 +533,8 @@ static double *gradient_at(Fix *x, const double *values, Arena *arena) {
 }
 
 /* One parameter of n elements; f of it summed; expected gradient by element. */
-static void corner(const char *what, Val (*f)(Fix *x, Val p), uint32_t n, const double *at, const double *want) {
+static void corner(const char *what, Val (*f)(Fix *x, Val p), uint32_t n, const double *at,
+                   const double *want) {
   Fix x;
   Arena arena = {0};
   fix_init(&x);
@@ -474,20 +553,40 @@ static void corner(const char *what, Val (*f)(Fix *x, Val p), uint32_t n, const 
 static Val not_taken(Fix *x, Val v, Val branch) {
   return ir_select(&x->b, ir_binary(&x->b, OP_LT, v, num(x, 1)), v, branch);
 }
-static Val corner_sqrt(Fix *x, Val p) { return not_taken(x, p, ir_unary(&x->b, OP_SQRT, p)); }
-static Val corner_rsqrt(Fix *x, Val p) { return not_taken(x, p, ir_unary(&x->b, OP_RSQRT, p)); }
-static Val corner_log(Fix *x, Val p) { return not_taken(x, p, ir_unary(&x->b, OP_LOG, p)); }
-static Val corner_div(Fix *x, Val p) { return not_taken(x, p, ir_binary(&x->b, OP_DIV, p, p)); }
-static Val corner_inverse(Fix *x, Val p) { return not_taken(x, p, ir_binary(&x->b, OP_DIV, num(x, 1), p)); }
-static Val corner_pow(Fix *x, Val p) { return not_taken(x, p, ir_binary(&x->b, OP_POW, p, num(x, 0.3))); }
-static Val corner_pow_self(Fix *x, Val p) { return not_taken(x, p, ir_binary(&x->b, OP_POW, p, p)); }
-static Val corner_abs(Fix *x, Val p) { return ir_unary(&x->b, OP_ABS, p); }
-static Val corner_relu(Fix *x, Val p) { return ir_select(&x->b, ir_binary(&x->b, OP_LT, num(x, 0), p), p, num(x, 0)); }
+static Val corner_sqrt(Fix *x, Val p) {
+  return not_taken(x, p, ir_unary(&x->b, OP_SQRT, p));
+}
+static Val corner_rsqrt(Fix *x, Val p) {
+  return not_taken(x, p, ir_unary(&x->b, OP_RSQRT, p));
+}
+static Val corner_log(Fix *x, Val p) {
+  return not_taken(x, p, ir_unary(&x->b, OP_LOG, p));
+}
+static Val corner_div(Fix *x, Val p) {
+  return not_taken(x, p, ir_binary(&x->b, OP_DIV, p, p));
+}
+static Val corner_inverse(Fix *x, Val p) {
+  return not_taken(x, p, ir_binary(&x->b, OP_DIV, num(x, 1), p));
+}
+static Val corner_pow(Fix *x, Val p) {
+  return not_taken(x, p, ir_binary(&x->b, OP_POW, p, num(x, 0.3)));
+}
+static Val corner_pow_self(Fix *x, Val p) {
+  return not_taken(x, p, ir_binary(&x->b, OP_POW, p, p));
+}
+static Val corner_abs(Fix *x, Val p) {
+  return ir_unary(&x->b, OP_ABS, p);
+}
+static Val corner_relu(Fix *x, Val p) {
+  return ir_select(&x->b, ir_binary(&x->b, OP_LT, num(x, 0), p), p, num(x, 0));
+}
 static Val corner_tie(Fix *x, Val p) {
   Axis a = ax(x, "a");
   return ir_reduce(&x->b, OP_REDUCE_MAX, p, &a, 1);
 }
-static Val corner_tie_pair(Fix *x, Val p) { return ir_binary(&x->b, OP_MAX, p, ir_binary(&x->b, OP_MUL, num(x, 3), p)); }
+static Val corner_tie_pair(Fix *x, Val p) {
+  return ir_binary(&x->b, OP_MAX, p, ir_binary(&x->b, OP_MUL, num(x, 3), p));
+}
 static Val corner_prod(Fix *x, Val p) {
   Axis a = ax(x, "a");
   return ir_reduce(&x->b, OP_PROD, p, &a, 1);
@@ -518,7 +617,8 @@ static void corners(void **state) {
   corner("norm of zero", corner_norm, 2, zeros, zeros);
 }
 
-/* The second derivative by the cotangent is right where a cotangent is 0: d/da of (d/dx a log x) at a = 0 is 1 / x. */
+/* The second derivative by the cotangent is right where a cotangent is 0: d/da of (d/dx a log x) at a = 0 is
+ * 1 / x. */
 static void guard_keeps_second_derivative(void **state) {
   (void)state;
   Fix x;
@@ -572,7 +672,8 @@ static void random_is_recomputed(void **state) {
   in.b = body;
   Val index = body_param(&x, body, DT_I32, ""), c = body_param(&x, body, DT_F64, "e=7");
   Val sl = body_param(&x, body, DT_I64, ""), al = body_param(&x, body, DT_I64, "");
-  Attr r = {.axis = (Axis[]){ax(&x, "e")}, .n_axis = 1, .num = (int64_t[]){7, 3}, .n_num = 2, .dtype = DT_F64};
+  Attr r = {
+      .axis = (Axis[]){ax(&x, "e")}, .n_axis = 1, .num = (int64_t[]){7, 3}, .n_num = 2, .dtype = DT_F64};
   Val u = ir_op(&in, OP_RANDOM, (Val[]){sl, al, index}, 3, &r, NULL);
   Val keep = ir_binary(&in, OP_LT, u, ir_const(&in, DT_F64, 0.5));
   ir_block_ret(x.f, body, ir_select(&in, keep, ir_unary(&in, OP_SIN, c), c));
@@ -583,13 +684,20 @@ static void random_is_recomputed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_row_without_rule), cmocka_unit_test(every_rule),
-      cmocka_unit_test(every_rule_twice),    cmocka_unit_test(loop_over_layers),
-      cmocka_unit_test(scan_over_time),      cmocka_unit_test(scan_differentiated_twice),
-      cmocka_unit_test(nested_loops),        cmocka_unit_test(last_value_only),
-      cmocka_unit_test(grad_in_a_loop),      cmocka_unit_test(corners),
-      cmocka_unit_test(guard_keeps_second_derivative), cmocka_unit_test(unreached_parameters),
+      cmocka_unit_test(no_row_without_rule),
+      cmocka_unit_test(every_rule),
+      cmocka_unit_test(every_rule_twice),
+      cmocka_unit_test(loop_over_layers),
+      cmocka_unit_test(scan_over_time),
+      cmocka_unit_test(scan_differentiated_twice),
+      cmocka_unit_test(nested_loops),
+      cmocka_unit_test(last_value_only),
+      cmocka_unit_test(grad_in_a_loop),
+      cmocka_unit_test(corners),
+      cmocka_unit_test(guard_keeps_second_derivative),
+      cmocka_unit_test(unreached_parameters),
       cmocka_unit_test(random_is_recomputed),
+      cmocka_unit_test(windows_do_not_scatter),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* The training step: global norm, clipping, schedules and update code inlined, against the same mathematics in C. */
+/* The training step: global norm, clipping, schedules and update code inlined, against the same mathematics
+ * in C. */
 #include "util.h"
 
 /* loss = sum(w^2 / 2) + sum(3 b): gradients w and 3. */
@@ -7,7 +8,8 @@ static void build_train(Fix *x) {
   Axis both[2] = {ax(x, "a"), ax(x, "b")};
   Val sq = ir_binary(&x->b, OP_MUL, num(x, 0.5), ir_binary(&x->b, OP_MUL, w, w));
   Val loss = ir_reduce(&x->b, OP_SUM, sq, both, 2);
-  fix_loss(x, ir_binary(&x->b, OP_ADD, loss, ir_binary(&x->b, OP_MUL, num(x, 3), ir_reduce(&x->b, OP_SUM, c, &both[1], 1))));
+  fix_loss(x, ir_binary(&x->b, OP_ADD, loss,
+                        ir_binary(&x->b, OP_MUL, num(x, 3), ir_reduce(&x->b, OP_SUM, c, &both[1], 1))));
 }
 
 /* momentum: m <- 0.9 m + g; p <- p - 0.1 factor m, and step enters by a decay of 1 / step. */
@@ -19,11 +21,13 @@ static void build_update(Fix *x, uint32_t p) {
   Func *f = ir_func_new(m, p == 0 ? "update.0" : "update.1");
   Builder b = {.f = f, .b = f->body, .loc = {NONE, 0, 0}, .err = &x->err};
   Val w = ir_func_arg(f, ARG_PARAM, p, t, "param"), g = ir_func_arg(f, ARG_GRAD, p, t, "grad");
-  Val mom = ir_func_arg(f, ARG_OPT, p, t, "m"), factor = ir_func_arg(f, ARG_FACTOR, 0, type_scalar(DT_F64), "factor");
+  Val mom = ir_func_arg(f, ARG_OPT, p, t, "m"),
+      factor = ir_func_arg(f, ARG_FACTOR, 0, type_scalar(DT_F64), "factor");
   Val step = ir_func_arg(f, ARG_SCALAR, SCALAR_STEP, type_scalar(DT_F64), "step");
   Val next = ir_binary(&b, OP_ADD, ir_binary(&b, OP_MUL, mom, ir_const(&b, DT_F64, 0.9)), g);
   Val rate = ir_binary(&b, OP_DIV, ir_binary(&b, OP_MUL, factor, ir_const(&b, DT_F64, 0.1)), step);
-  ir_func_ret(f, (FuncRes){.kind = RES_PARAM, .index = p}, ir_binary(&b, OP_SUB, w, ir_binary(&b, OP_MUL, rate, next)));
+  ir_func_ret(f, (FuncRes){.kind = RES_PARAM, .index = p},
+              ir_binary(&b, OP_SUB, w, ir_binary(&b, OP_MUL, rate, next)));
   ir_func_ret(f, (FuncRes){.kind = RES_OPT, .index = p}, next);
 }
 
@@ -34,7 +38,8 @@ static void build_schedule(Fix *x) {
   Val step = ir_func_arg(f, ARG_SCALAR, SCALAR_STEP, type_scalar(DT_F64), "step");
   Val factor = ir_binary(&b, OP_DIV, step, ir_const(&b, DT_F64, 4));
   ir_func_ret(f, (FuncRes){.kind = RES_SCALAR, .name = "factor"}, factor);
-  ir_func_ret(f, (FuncRes){.kind = RES_SCALAR, .name = "lr"}, ir_binary(&b, OP_MUL, factor, ir_const(&b, DT_F64, 0.1)));
+  ir_func_ret(f, (FuncRes){.kind = RES_SCALAR, .name = "lr"},
+              ir_binary(&b, OP_MUL, factor, ir_const(&b, DT_F64, 0.1)));
 }
 
 static double *input(const Func *f, Data *d, ArgKind kind, uint32_t index) {
@@ -45,7 +50,8 @@ static double *input(const Func *f, Data *d, ArgKind kind, uint32_t index) {
   return NULL;
 }
 
-static const double *result(const Func *f, const Tensor *out, ResKind kind, uint32_t index, const char *name) {
+static const double *result(const Func *f, const Tensor *out, ResKind kind, uint32_t index,
+                            const char *name) {
   for (uint32_t i = 0; i < f->body->n_ret; i++)
     if (f->res[i].kind == kind && (name ? strcmp(name, f->res[i].name) == 0 : f->res[i].index == index))
       return out[i].data;
@@ -141,8 +147,8 @@ static void missing_update_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(step_without_clipping), cmocka_unit_test(step_with_clipping),
-      cmocka_unit_test(step_below_the_clip),   cmocka_unit_test(gradients_and_norm),
+      cmocka_unit_test(step_without_clipping),      cmocka_unit_test(step_with_clipping),
+      cmocka_unit_test(step_below_the_clip),        cmocka_unit_test(gradients_and_norm),
       cmocka_unit_test(missing_update_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

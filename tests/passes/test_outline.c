@@ -1,14 +1,23 @@
-/* What outline recognises: one composite for each, the same values, right gradients; and what it must leave alone. */
+/* What outline recognises: one composite for each, the same values, right gradients; and what it must leave
+ * alone. */
 #include "util.h"
 
-static Val mul(Fix *x, Val a, Val b) { return ir_binary(&x->b, OP_MUL, a, b); }
-static Val add(Fix *x, Val a, Val b) { return ir_binary(&x->b, OP_ADD, a, b); }
+static Val mul(Fix *x, Val a, Val b) {
+  return ir_binary(&x->b, OP_MUL, a, b);
+}
+static Val add(Fix *x, Val a, Val b) {
+  return ir_binary(&x->b, OP_ADD, a, b);
+}
 static Val sum(Fix *x, Val v, const char *axis) {
   Axis a = ax(x, axis);
   return ir_reduce(&x->b, OP_SUM, v, &a, 1);
 }
-static Val iota(Fix *x, const char *axis, int64_t size) { return ir_iota(&x->b, ax(x, axis), size); }
-static Val real_iota(Fix *x, const char *axis, int64_t size) { return ir_cast(&x->b, iota(x, axis, size), DT_F64); }
+static Val iota(Fix *x, const char *axis, int64_t size) {
+  return ir_iota(&x->b, ax(x, axis), size);
+}
+static Val real_iota(Fix *x, const char *axis, int64_t size) {
+  return ir_cast(&x->b, iota(x, axis, size), DT_F64);
+}
 
 /* As the library writes it; guarded = false: as a newcomer does. */
 static Val softmax(Fix *x, Val v, const char *axis, bool guarded) {
@@ -66,7 +75,8 @@ static void factors_are_a_set(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  Val a = fix_param(&x, "a", "t=3,f=5"), b = fix_param(&x, "b", "t=3,f=5"), w = fix_param(&x, "w", "f=5,e=4"), g = fix_param(&x, "g", "t=3");
+  Val a = fix_param(&x, "a", "t=3,f=5"), b = fix_param(&x, "b", "t=3,f=5"), w = fix_param(&x, "w", "f=5,e=4"),
+      g = fix_param(&x, "g", "t=3");
   Val silu = mul(&x, a, ir_unary(&x.b, OP_SIGMOID, a));
   Val tree = mul(&x, mul(&x, w, ir_unary(&x.b, OP_NEG, mul(&x, g, silu))), b);
   fix_loss(&x, weigh(&x, sum(&x, tree, "f")));
@@ -121,14 +131,22 @@ static void softmax_is_found(void **state) {
 enum { T = 6 };
 typedef Val (*Score)(Fix *x, Val s);
 
-static Val minus_inf(Fix *x) { return num(x, -INFINITY); }
-static Val masked(Fix *x, Val keep, Val s) { return ir_select(&x->b, keep, s, minus_inf(x)); }
-static Val causal_mask(Fix *x) { return ir_binary(&x->b, OP_LE, iota(x, "key", T), iota(x, "t", T)); }
+static Val minus_inf(Fix *x) {
+  return num(x, -INFINITY);
+}
+static Val masked(Fix *x, Val keep, Val s) {
+  return ir_select(&x->b, keep, s, minus_inf(x));
+}
+static Val causal_mask(Fix *x) {
+  return ir_binary(&x->b, OP_LE, iota(x, "key", T), iota(x, "t", T));
+}
 static Val plain(Fix *x, Val s) {
   (void)x;
   return s;
 }
-static Val causal(Fix *x, Val s) { return masked(x, causal_mask(x), mul(x, s, num(x, 0.5))); }
+static Val causal(Fix *x, Val s) {
+  return masked(x, causal_mask(x), mul(x, s, num(x, 0.5)));
+}
 static Val window(Fix *x, Val s) {
   Val far = ir_binary(&x->b, OP_SUB, iota(x, "t", T), iota(x, "key", T));
   Val near = ir_binary(&x->b, OP_LT, far, ir_const(&x->b, DT_I32, 3));
@@ -150,10 +168,13 @@ static Val documents(Fix *x, Val s) {
   return masked(x, ir_binary(&x->b, OP_AND, same, causal_mask(x)), s);
 }
 /* Every key of the first query is masked: zeros, with zero gradients. */
-static Val strict(Fix *x, Val s) { return masked(x, ir_binary(&x->b, OP_LT, iota(x, "key", T), iota(x, "t", T)), s); }
+static Val strict(Fix *x, Val s) {
+  return masked(x, ir_binary(&x->b, OP_LT, iota(x, "key", T), iota(x, "t", T)), s);
+}
 
 static void build_attention(Fix *x, Score f) {
-  Val q = fix_param(x, "q", "b=2,t=6,h=2,d=3"), k = fix_param(x, "k", "b=2,key=6,h=2,d=3"), v = fix_param(x, "v", "b=2,key=6,h=2,d=3");
+  Val q = fix_param(x, "q", "b=2,t=6,h=2,d=3"), k = fix_param(x, "k", "b=2,key=6,h=2,d=3"),
+      v = fix_param(x, "v", "b=2,key=6,h=2,d=3");
   Val s = f(x, sum(x, mul(x, q, k), "d"));
   Val p = softmax(x, s, "key", true);
   fix_loss(x, weigh(x, sum(x, mul(x, p, v), "key")));
@@ -190,7 +211,9 @@ static void extras_are_small(void **state) {
 }
 
 /* A learned bias on the scores needs a gradient that the composite does not have: left as contractions. */
-static Val learned(Fix *x, Val s) { return add(x, s, fix_param(x, "bias", "h=2,t=6,key=6")); }
+static Val learned(Fix *x, Val s) {
+  return add(x, s, fix_param(x, "bias", "h=2,t=6,key=6"));
+}
 
 static void learned_bias_is_left_alone(void **state) {
   (void)state;
@@ -209,7 +232,8 @@ static void grouped_queries(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  Val q = fix_param(&x, "q", "b=2,t=6,g=2,s=2,d=3"), k = fix_param(&x, "k", "b=2,key=6,g=2,d=3"), v = fix_param(&x, "v", "b=2,key=6,g=2,d=3");
+  Val q = fix_param(&x, "q", "b=2,t=6,g=2,s=2,d=3"), k = fix_param(&x, "k", "b=2,key=6,g=2,d=3"),
+      v = fix_param(&x, "v", "b=2,key=6,g=2,d=3");
   Val p = softmax(&x, causal(&x, sum(&x, mul(&x, q, k), "d")), "key", true);
   fix_loss(&x, weigh(&x, sum(&x, mul(&x, p, v), "key")));
   assert_int_equal(count_ops(outlined(&x, 1e-6), OP_ATTENTION), 1);

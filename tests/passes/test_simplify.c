@@ -9,17 +9,33 @@ static Func *simplified(Fix *x, Val v) {
   return x->f;
 }
 
-static Val out_of(const Func *f) { return f->body->ret[0]; }
+static Val out_of(const Func *f) {
+  return f->body->ret[0];
+}
 
-static Val bin(Fix *x, OpCode c, Val a, Val b) { return ir_binary(&x->b, c, a, b); }
+static Val bin(Fix *x, OpCode c, Val a, Val b) {
+  return ir_binary(&x->b, c, a, b);
+}
 
 typedef Val (*Make)(Fix *x, Val p);
-static Val times_one(Fix *x, Val p) { return bin(x, OP_MUL, num(x, 1), p); }
-static Val over_one(Fix *x, Val p) { return bin(x, OP_DIV, p, num(x, 1)); }
-static Val minus_zero(Fix *x, Val p) { return bin(x, OP_SUB, p, num(x, 0)); }
-static Val twice_negated(Fix *x, Val p) { return ir_unary(&x->b, OP_NEG, ir_unary(&x->b, OP_NEG, p)); }
-static Val to_the_one(Fix *x, Val p) { return bin(x, OP_POW, p, num(x, 1)); }
-static Val chosen(Fix *x, Val p) { return ir_select(&x->b, bin(x, OP_LT, num(x, 1), num(x, 2)), p, num(x, 7)); }
+static Val times_one(Fix *x, Val p) {
+  return bin(x, OP_MUL, num(x, 1), p);
+}
+static Val over_one(Fix *x, Val p) {
+  return bin(x, OP_DIV, p, num(x, 1));
+}
+static Val minus_zero(Fix *x, Val p) {
+  return bin(x, OP_SUB, p, num(x, 0));
+}
+static Val twice_negated(Fix *x, Val p) {
+  return ir_unary(&x->b, OP_NEG, ir_unary(&x->b, OP_NEG, p));
+}
+static Val to_the_one(Fix *x, Val p) {
+  return bin(x, OP_POW, p, num(x, 1));
+}
+static Val chosen(Fix *x, Val p) {
+  return ir_select(&x->b, bin(x, OP_LT, num(x, 1), num(x, 2)), p, num(x, 7));
+}
 static Val renamed_back(Fix *x, Val p) {
   Axis a = ax(x, "a"), c = ax(x, "c");
   return ir_rename(&x->b, ir_rename(&x->b, p, &a, &c, 1), &c, &a, 1);
@@ -106,7 +122,8 @@ static void equal_ops_merge_but_draws_do_not(void **state) {
   Val seed = ir_const(&x.b, DT_I64, 1);
   Val draw[2];
   for (int i = 0; i < 2; i++) {
-    Attr r = {.axis = (Axis[]){ax(&x, "a")}, .n_axis = 1, .num = (int64_t[]){3, i}, .n_num = 2, .dtype = DT_F64};
+    Attr r = {
+        .axis = (Axis[]){ax(&x, "a")}, .n_axis = 1, .num = (int64_t[]){3, i}, .n_num = 2, .dtype = DT_F64};
     draw[i] = ir_op(&x.b, OP_RANDOM, (Val[]){seed, seed}, 2, &r, NULL);
   }
   Val v = bin(&x, OP_MUL, bin(&x, OP_ADD, p, q), bin(&x, OP_ADD, q, p));
@@ -123,7 +140,8 @@ static void indices_become_slices(void **state) {
   fix_init(&x);
   Val p = fix_param(&x, "x", "c=8,e=3");
   Axis c = ax(&x, "c");
-  Val i = ir_iota(&x.b, ax(&x, "t"), 5), two = ir_const(&x.b, DT_I32, 2), far = ir_binary(&x.b, OP_ADD, i, two);
+  Val i = ir_iota(&x.b, ax(&x, "t"), 5), two = ir_const(&x.b, DT_I32, 2),
+      far = ir_binary(&x.b, OP_ADD, i, two);
   Val v = bin(&x, OP_MUL, ir_gather(&x.b, p, &c, &i, 1), ir_gather(&x.b, p, &c, &two, 1));
   v = bin(&x, OP_MUL, v, ir_gather(&x.b, p, &c, &far, 1));
   no_error(&x);
@@ -141,12 +159,14 @@ static void indices_become_slices(void **state) {
   ir_module_free(x.m);
 }
 
-/* A loop with one useful carry among dead ones, an unused result, a slice and an invariant that nothing reads. */
+/* A loop with one useful carry among dead ones, an unused result, a slice and an invariant that nothing
+ * reads. */
 static void loops_shrink(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  Val a = fix_param(&x, "a", "e=3"), b = fix_param(&x, "b", "e=3"), xs = fix_param(&x, "xs", "l=4,e=3"), ys = fix_param(&x, "ys", "l=4,e=3");
+  Val a = fix_param(&x, "a", "e=3"), b = fix_param(&x, "b", "e=3"), xs = fix_param(&x, "xs", "l=4,e=3"),
+      ys = fix_param(&x, "ys", "l=4,e=3");
   Block *body = ir_block_new(x.f);
   Builder in = x.b;
   in.b = body;
@@ -180,6 +200,40 @@ static void loops_shrink(void **state) {
   ir_module_free(x.m);
 }
 
+/* A table of angles in a loop body is computed before the loop, its cheap mask is not. */
+static void dear_tables_are_hoisted(void **state) {
+  (void)state;
+  Fix x;
+  fix_init(&x);
+  Val c = fix_param(&x, "c", "t=3,e=4");
+  Block *body = ir_block_new(x.f);
+  Builder in = x.b;
+  in.b = body;
+  ir_param(x.f, body, type_scalar(DT_I32), "i");
+  Val p = ir_param(x.f, body, parse_type(x.m, DT_F64, "t=3,e=4"), NULL);
+  Val t = ir_iota(&in, ax(&x, "t"), 3), e = ir_iota(&in, ax(&x, "e"), 4);
+  Val angle = ir_binary(&in, OP_MUL, ir_cast(&in, t, DT_F64), ir_cast(&in, e, DT_F64));
+  Val turned = ir_binary(&in, OP_MUL, p, ir_unary(&in, OP_COS, angle));
+  ir_block_ret(x.f, body, ir_select(&in, ir_binary(&in, OP_LT, t, e), turned, p));
+  Attr attr = {.axis = (Axis[]){ax(&x, "l")}, .n_axis = 1, .num = (int64_t[]){4, 1, 0, 0}, .n_num = 4};
+  Val r = ir_op(&x.b, OP_LOOP, &c, 1, &attr, body);
+  no_error(&x);
+  ir_func_ret(x.f, (FuncRes){.kind = RES_OUTPUT, .name = "out"}, r);
+  Func *f = pass_select(x.f, "copy", NULL, NULL);
+  assert_true(pass_hoist(f, &x.err));
+  const Op *loop = def_op(f, f->body->ret[0]);
+  assert_int_equal(loop->n_args, 2);
+  assert_int_equal(count_in(f, loop->body, OP_COS), 0);
+  assert_int_equal(count_in(f, loop->body, OP_LT), 1);
+  Arena arena = {0};
+  Data d = make_data(f, -1, 1);
+  Tensor *u = run(x.f, &d, &arena), *v = run(f, &d, &arena);
+  assert_memory_equal(u[0].data, v[0].data, 12 * sizeof(double));
+  arena_free(&arena);
+  arena_free(&d.arena);
+  ir_module_free(x.m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(becomes_the_operand),
@@ -189,6 +243,7 @@ int main(void) {
       cmocka_unit_test(equal_ops_merge_but_draws_do_not),
       cmocka_unit_test(indices_become_slices),
       cmocka_unit_test(loops_shrink),
+      cmocka_unit_test(dear_tables_are_hoisted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,9 +61,13 @@ static inline Val fix_input(Fix *x, const char *name, DType d, const char *dims)
   return ir_func_arg(x->f, ARG_INPUT, m->n_inputs - 1, p.type, name);
 }
 
-static inline Axis ax(Fix *x, const char *name) { return ir_axis(x->m, name); }
+static inline Axis ax(Fix *x, const char *name) {
+  return ir_axis(x->m, name);
+}
 
-static inline Val num(Fix *x, double v) { return ir_const(&x->b, DT_F64, v); }
+static inline Val num(Fix *x, double v) {
+  return ir_const(&x->b, DT_F64, v);
+}
 
 /* sum(v * w) with fixed uneven weights w, so that no element's gradient can hide. */
 static inline Val weigh(Fix *x, Val v) {
@@ -139,7 +143,8 @@ static inline void close_to(const char *what, double got, double want, double to
 }
 
 /* Every RES_GRAD of g against central differences of the loss of f. */
-static inline void check_against_differences(const char *what, const Func *f, const Func *g, Data *d, double tol) {
+static inline void check_against_differences(const char *what, const Func *f, const Func *g, Data *d,
+                                             double tol) {
   Arena arena = {0};
   Tensor *out = run(g, d, &arena);
   for (uint32_t r = 0; r < g->body->n_ret; r++) {
@@ -157,7 +162,8 @@ static inline void check_against_differences(const char *what, const Func *f, co
       double down = loss_at(f, d);
       d->in[p].data[k] = x;
       char name[200];
-      snprintf(name, sizeof name, "%s: gradient of parameter %u, element %lld", what, g->res[r].index, (long long)k);
+      snprintf(name, sizeof name, "%s: gradient of parameter %u, element %lld", what, g->res[r].index,
+               (long long)k);
       close_to(name, out[r].data[k], (up - down) / (2 * h), tol);
     }
   }
@@ -175,6 +181,8 @@ static inline uint32_t count_in(const Func *f, const Block *b, OpCode c) {
   return n;
 }
 
-static inline uint32_t count_ops(const Func *f, OpCode c) { return count_in(f, f->body, c); }
+static inline uint32_t count_ops(const Func *f, OpCode c) {
+  return count_in(f, f->body, c);
+}
 
 #endif
