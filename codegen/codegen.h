@@ -35,6 +35,9 @@ typedef struct {
   uint32_t threads;           /* that compile; 0 and 1: the caller only */
 } CodegenOptions;
 
+/* DLC_CACHE, else XDG_CACHE_HOME/dlc, else ~/.cache/dlc; malloc'ed. NULL: no cache (DLC_CACHE is empty, or no home). */
+char *cache_default_dir(void);
+
 Codegen *codegen_new(const CodegenOptions *options, Error *err);
 void codegen_free(Codegen *cg);
 const char *codegen_target(const Codegen *cg); /* "x86_64-... znver4 avx512": for reports and cache keys */
