@@ -1,15 +1,18 @@
 /* region.h: the generic region emitter (inside codegen).
  *
- * A region's body is copied into a Body, composites expanded into primitives and adjacent axes that always travel together
- * merged into one. Values are then computed on demand ("pull"): region_eval(value, index map) emits the code of one value
- * at one index per lane, memoised by (value, map). A movement op only rewrites the map. A nest of loops drives it.
+ * A region's body is copied into a Body, composites expanded into primitives and adjacent axes that always
+ * travel together merged into one. Values are then computed on demand ("pull"): region_eval(value, index map)
+ * emits the code of one value at one index per lane, memoised by (value, map). A movement op only rewrites
+ * the map. A nest of loops drives it.
  *
- * Scopes: each open loop has a scope: the place where code that depends on its variable, and on no deeper one, is emitted.
- * A value is emitted in the deepest scope among what it depends on, so invariant code never sits in an inner loop.
- * Loop variables and accumulators live in stack slots that the mem2reg pass turns into registers, so a loop can be spliced
- * into an outer scope after inner loops were opened: that is how a reduction lands outside the loop that uses it.
+ * Scopes: each open loop has a scope: the place where code that depends on its variable, and on no deeper
+ * one, is emitted. A value is emitted in the deepest scope among what it depends on, so invariant code never
+ * sits in an inner loop. Loop variables and accumulators live in stack slots that the mem2reg pass turns into
+ * registers, so a loop can be spliced into an outer scope after inner loops were opened: that is how a
+ * reduction lands outside the loop that uses it.
  *
- * Lanes: a vector holds W neighbours along one axis. A value that is the same in all lanes is kept as a scalar. */
+ * Lanes: a vector holds W neighbours along one axis. A value that is the same in all lanes is kept as a
+ * scalar. */
 #ifndef DLC_CODEGEN_REGION_H
 #define DLC_CODEGEN_REGION_H
 
@@ -42,14 +45,15 @@ typedef struct {
   uint32_t n_vals, cap_vals, n_ops, cap_ops;
   Val *param, *ret;
   uint32_t n_params, n_rets;
-  uint64_t *reads; /* per value: bit r set when it depends on reduction r (the r-th REDUCE op that is not a cumsum or sort) */
+  uint64_t *reads; /* per value: bit r set when it depends on reduction r (the r-th REDUCE op but cumsum and
+                      sort, or CONTRACT) */
   uint32_t n_reds;
   uint32_t *red; /* op of reduction r */
 } Body;
 
-/* Copies the region; expands SOFTMAX, and CONTRACT too when expand_contract. */
-bool body_init(Body *b, const Func *f, OpId region, bool expand_contract, Arena *arena, Error *err);
-void body_collapse(Body *b); /* merges axes */
+/* Copies the region; expands SOFTMAX, and contractions too small for packed tiles. */
+bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err);
+void body_collapse(Body *b);                  /* merges axes */
 const BodyOp *body_def(const Body *b, Val v); /* NULL for params */
 /* The only op of class/code c, NONE if there is none; several: false. */
 bool body_single(const Body *b, OpCode c, uint32_t *op);
@@ -82,10 +86,12 @@ typedef struct {
 
 typedef struct Memo Memo;
 
-/* A reduction done in an earlier phase: `chunks` partial results of `count` elements each in scratch. */
+/* A reduction or contraction done in an earlier phase: `chunks` partial results of `count` elements each in
+ * scratch, or the whole result in a result buffer of the region. */
 typedef struct {
   bool on;
   int64_t chunks, count, offset; /* bytes in scratch */
+  uint32_t result;               /* NONE: scratch */
 } Split;
 
 typedef struct Emit Emit;
@@ -135,8 +141,8 @@ void loop_end(Emit *e, Loop *l);
 /* if (cond) { code in l->scope } */
 void if_begin(Emit *e, Scope *outer, LLVMValueRef cond, Loop *l);
 void if_end(Emit *e, Loop *l);
-/* Calls fn for every vector of lanes of [0, n), or of [lo, hi) when lo is set: lo is a multiple of the lanes and hi is too or
- * is n. The rest is one vector with e->mask set. */
+/* Calls fn for every vector of lanes of [0, n), or of [lo, hi) when lo is set: lo is a multiple of the lanes
+ * and hi is too or is n. The rest is one vector with e->mask set. */
 typedef void (*LaneFn)(void *ctx, Scope *s, Idx i);
 void lane_loop(Emit *e, Scope *s, int64_t n, LLVMValueRef lo, LLVMValueRef hi, LaneFn fn, void *ctx);
 LLVMValueRef tail_mask(Emit *e, int64_t used); /* the first `used` lanes */
@@ -165,7 +171,8 @@ LLVMTypeRef lanes_type(Emit *e, LLVMTypeRef t);
 LLVMValueRef splat(Emit *e, LLVMValueRef scalar);
 LLVMValueRef as_lanes(Emit *e, Ev v); /* splats uniform values; builder must be placed */
 LLVMValueRef const_elem(Emit *e, DType d, double v);
-LLVMValueRef intrinsic(Emit *e, const char *name, LLVMTypeRef *types, unsigned n_types, LLVMValueRef *args, unsigned n);
+LLVMValueRef intrinsic(Emit *e, const char *name, LLVMTypeRef *types, unsigned n_types, LLVMValueRef *args,
+                       unsigned n);
 Ev load_at(Emit *e, LLVMValueRef ptr, DType d, Idx linear);
 void store_at(Emit *e, LLVMValueRef ptr, DType d, Idx linear, Ev v, Scope *s);
 LLVMValueRef byte_offset(Emit *e, LLVMValueRef ptr, int64_t bytes);
@@ -187,23 +194,28 @@ Ev random_eval(Emit *e, Val v, const Idx *map);
 
 /* region_reduce.c */
 Ev reduce_eval(Emit *e, Val v, const Idx *map); /* on demand */
-/* Part of a reduction: [lo, hi) of the flattened reduced axes without the lane axis, [lane_lo, lane_hi) of the lane axis. */
+/* Part of a reduction: [lo, hi) of the flattened reduced axes without the lane axis, [lane_lo, lane_hi) of
+ * the lane axis. */
 typedef struct {
   LLVMValueRef lo, hi, lane_lo, lane_hi; /* i64 */
   Scope *scope;                          /* where they are known */
 } Range;
-/* Emits reduction r at `map` (range NULL: all of it), together with others over the same axes: those of `group`, or with
- * group 0 all that the nest wants and that are ready. */
+/* Emits reduction r at `map` (range NULL: all of it), together with others over the same axes: those of
+ * `group`, or with group 0 all that the nest wants and that are ready. */
 void reduce_group(Emit *e, uint32_t r, const Idx *map, const Range *range, uint64_t group);
 bool reduce_same_axes(const BodyOp *a, const BodyOp *b);
-/* Position in the operand's dims of the axis a row reduction runs its lanes along; -1: one element at a time. */
+/* Position in the operand's dims of the axis a row reduction runs its lanes along; -1: one element at a time.
+ */
 int reduce_lane_dim(const Emit *e, const BodyOp *op);
-int64_t reduce_outer_count(const Emit *e, const BodyOp *op, bool row); /* elements of the reduced axes, without the lane axis when row */
+int64_t reduce_outer_count(const Emit *e, const BodyOp *op,
+                           bool row); /* elements of the reduced axes, without the lane axis when row */
 
-/* Keeps the better of (x, i) and (*best, *pos): larger, or smaller when !largest; a NaN counts as largest, a tie goes to the
- * lower index; i = INT32_MAX: no element. */
-void pick_step(Emit *e, DType d, bool largest, LLVMValueRef x, LLVMValueRef i, LLVMValueRef *best, LLVMValueRef *pos);
-void pick_tree(Emit *e, DType d, bool largest, LLVMValueRef *best, LLVMValueRef *pos); /* over the lanes: now scalars */
+/* Keeps the better of (x, i) and (*best, *pos): larger, or smaller when !largest; a NaN counts as largest, a
+ * tie goes to the lower index; i = INT32_MAX: no element. */
+void pick_step(Emit *e, DType d, bool largest, LLVMValueRef x, LLVMValueRef i, LLVMValueRef *best,
+               LLVMValueRef *pos);
+void pick_tree(Emit *e, DType d, bool largest, LLVMValueRef *best,
+               LLVMValueRef *pos); /* over the lanes: now scalars */
 LLVMValueRef min_i64(Emit *e, LLVMValueRef a, int64_t limit);
 
 /* ---- schedules ---- */
@@ -220,19 +232,33 @@ typedef struct {
 
 typedef struct {
   Val v;
-  uint32_t result; /* index of the region's result; NONE: scratch of reduction `red` */
-  uint32_t red;
+  uint32_t result; /* index of the region's result; NONE: scratch */
+  int64_t offset;  /* in scratch */
+  uint32_t red;    /* of a nest with `group` */
 } NestOut;
 
-/* One phase: loops over `loops`, the first n_p of them split into tasks. Outputs have the dims of the first n_p loops or of all. */
+/* Where an operand of a contraction lies: strides, in elements, of a buffer. */
+typedef struct {
+  Val base; /* a body param, a contraction's result, or any value put in scratch at `scratch` */
+  int64_t offset, scratch;
+  bool in_scratch;
+  int n;
+  Dim dim[IR_MAX_RANK];
+  int64_t stride[IR_MAX_RANK];
+} View;
+
+/* One phase: loops over `loops`, the first n_p of them split into tasks. Outputs have the dims of the first
+ * n_p loops or of all. */
 typedef struct {
   Type loops;
-  int n_p, lane; /* lane: the loop that runs over vectors; -1: none */
-  int width;     /* lanes */
+  int n_p, lane;  /* lane: the loop that runs over vectors; -1: none */
+  int width;      /* lanes */
   int64_t chunks; /* > 1: tasks are parts of the reduced range, outputs partial results */
   uint64_t group; /* chunks > 1: the reductions */
   NestOut *out;
   uint32_t n_outs;
+  uint32_t contract; /* NONE, or the reduction index of the contraction this phase is */
+  View x, y;         /* its operands */
 } Nest;
 
 /* region_plan.c: which reductions get a phase of their own, and the nests in order. */
@@ -248,8 +274,12 @@ bool region_emit_nests(Emit *e, RegionPlan *plan);   /* region_nest.c */
 bool region_emit_scan(Emit *e, RegionPlan *plan);    /* region_scan.c */
 bool region_emit_sort(Emit *e, RegionPlan *plan);    /* region_sort.c */
 bool region_emit_scatter(Emit *e, RegionPlan *plan); /* region_scatter.c */
-bool region_emit_gemm(Emit *e, RegionPlan *plan);    /* region_gemm.c */
-bool region_is_gemm(const Func *f, OpId region);     /* large enough for packed tiles; else the contraction is a sum of products */
+
+/* region_contract.c */
+bool contract_is_large(const Type *x, const Type *y,
+                       const Attr *attr);            /* worth packed tiles; else a sum of products */
+bool contract_view(const Body *b, Val v, View *out); /* false: v has to be put in scratch first */
+void contract_emit(Emit *e, RegionPlan *plan, const Nest *n);
 bool region_emit_attention(Emit *e, RegionPlan *plan, OpId region); /* region_attention.c */
 
 #endif

@@ -1,4 +1,5 @@
-/* region_body.c: a private copy of a region's body: composites expanded, axes merged, dependences on reductions known. */
+/* region_body.c: a private copy of a region's body: composites expanded, axes merged, dependences on
+ * reductions known. */
 #include "codegen/region.h"
 
 #include <math.h>
@@ -106,7 +107,8 @@ static Val expand_contract(Body *b, Val x, Val y, const Attr *attr) {
 }
 
 static bool is_plain_reduction(OpCode c) {
-  return c == OP_SUM || c == OP_REDUCE_MAX || c == OP_REDUCE_MIN || c == OP_PROD || c == OP_ARGMAX;
+  return c == OP_SUM || c == OP_REDUCE_MAX || c == OP_REDUCE_MIN || c == OP_PROD || c == OP_ARGMAX ||
+         c == OP_CONTRACT;
 }
 
 /* Drops what no result needs and finds the reductions each value depends on. */
@@ -138,7 +140,7 @@ static bool finish(Body *b, Error *err) {
   return true;
 }
 
-bool body_init(Body *b, const Func *f, OpId region, bool contracts, Arena *arena, Error *err) {
+bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err) {
   const Op *reg = &f->op[region];
   const Block *blk = reg->body;
   *b = (Body){.arena = arena, .func = f, .n_params = blk->n_params, .n_rets = blk->n_ret};
@@ -153,9 +155,11 @@ bool body_init(Body *b, const Func *f, OpId region, bool contracts, Arena *arena
       args[k] = map[op->arg[k]];
     if (op->code == OP_SOFTMAX) {
       map[op->result] = expand_softmax(b, args[0], &op->attr);
-    } else if (op->code == OP_CONTRACT && contracts) {
+    } else if (op->code == OP_CONTRACT &&
+               !contract_is_large(&b->val[args[0]].type, &b->val[args[1]].type, &op->attr)) {
       map[op->result] = expand_contract(b, args[0], args[1], &op->attr);
-    } else if ((op->code == OP_SUM || op->code == OP_REDUCE_MAX || op->code == OP_REDUCE_MIN || op->code == OP_PROD) &&
+    } else if ((op->code == OP_SUM || op->code == OP_REDUCE_MAX || op->code == OP_REDUCE_MIN ||
+                op->code == OP_PROD) &&
                op->attr.n_axis == 0) {
       map[op->result] = args[0];
     } else {
@@ -199,7 +203,7 @@ static bool attrs_allow(const Body *b, Axis x, Axis y) {
     }
     if (c == OP_BROADCAST || c == OP_REORDER || c == OP_RANDOM)
       continue; /* the result type says it all */
-    bool set = c == OP_SUM || c == OP_REDUCE_MAX || c == OP_REDUCE_MIN || c == OP_PROD;
+    bool set = c == OP_SUM || c == OP_REDUCE_MAX || c == OP_REDUCE_MIN || c == OP_PROD || c == OP_CONTRACT;
     if (set ? hx != hy : hx || hy)
       return false;
   }

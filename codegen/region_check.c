@@ -4,7 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum { KIND_NESTS, KIND_SCAN, KIND_SORT, KIND_SCATTER, KIND_CONTRACT, KIND_ATTENTION, KIND_NONE } Kind;
+typedef enum {
+  KIND_NESTS,
+  KIND_SCAN,
+  KIND_SORT,
+  KIND_SCATTER,
+  KIND_CONTRACT,
+  KIND_ATTENTION,
+  KIND_NONE
+} Kind;
 
 static Kind kind_of(OpCode c) {
   switch (c) {
@@ -89,7 +97,8 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     return no(why, size, "two of contract, attention, cumsum, sort, scatter_add in one region");
   if (reductions > 64)
     return no(why, size, "more than 64 reductions");
-  if (count[KIND_SORT] > 1 || count[KIND_SCATTER] > 1 || count[KIND_CONTRACT] > 1 || count[KIND_ATTENTION] > 1)
+  if (count[KIND_SORT] > 1 || count[KIND_SCATTER] > 1 || count[KIND_CONTRACT] > 1 ||
+      count[KIND_ATTENTION] > 1)
     return no(why, size, "two contractions, attentions, sorts or scatters in one region");
   if (count[KIND_SCAN] && !scan_uses_ok(f, b))
     return no(why, size, "a running sum is used other than pointwise");
@@ -122,7 +131,8 @@ bool codegen_inplace(const Func *f, OpId region, uint32_t result, uint32_t arg) 
     if (kind != KIND_NESTS || ir_op_info[op->code].cls == CLASS_REDUCE || op->code == OP_SOFTMAX)
       ok = false; /* several phases or passes */
     else if (tainted[op->result])
-      ok = (op_is_pointwise(op->code) || op->code == OP_BROADCAST) && type_same_dims(&f->val[op->result].type, t);
+      ok = (op_is_pointwise(op->code) || op->code == OP_BROADCAST) &&
+           type_same_dims(&f->val[op->result].type, t);
   }
   for (uint32_t i = 0; i < b->n_ret && ok; i++) /* results of other dims are written in another pass */
     ok = !tainted[b->ret[i]] || type_same_dims(&f->val[b->ret[i]].type, t);

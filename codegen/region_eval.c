@@ -59,7 +59,9 @@ void operand_map(const Type *from, const Idx *map, const Type *to, Idx *out) {
   }
 }
 
-static const Type *type_of(Emit *e, Val v) { return &e->body->val[v].type; }
+static const Type *type_of(Emit *e, Val v) {
+  return &e->body->val[v].type;
+}
 
 /* ---- pointwise ---- */
 
@@ -107,7 +109,9 @@ static Ev choose(Emit *e, Cond c, Ev x, Ev y) {
   return r;
 }
 
-static Ev zero_of(Emit *e, DType d) { return (Ev){const_elem(e, d, 0), true, e->root}; }
+static Ev zero_of(Emit *e, DType d) {
+  return (Ev){const_elem(e, d, 0), true, e->root};
+}
 
 /* The value of x at map, whose dim k is the index a that may be out of range: never loads out there. */
 static Ev eval_guarded(Emit *e, Val x, Idx *map, int k, Idx a, Cond c) {
@@ -145,7 +149,8 @@ static Ev eval_concat(Emit *e, const BodyOp *op, const Idx *map) {
   for (uint32_t i = op->n_args; i-- > 0;) {
     const Type *xt = type_of(e, op->arg[i]);
     Idx m[IR_MAX_RANK];
-    operand_map(t, map, xt, m); /* operands may differ in dim order; the concatenated axis may have another name */
+    operand_map(t, map, xt,
+                m); /* operands may differ in dim order; the concatenated axis may have another name */
     int kx = type_find(xt, op->attr.axis[1 + i]);
     end -= xt->dim[kx].size;
     Idx a = idx_add(e, map[k], -end);
@@ -159,7 +164,7 @@ static Idx as_index(Emit *e, Ev v, DType d) {
   LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
   at(e, v.scope);
   LLVMTypeRef t = v.uniform ? i64 : lanes_type(e, i64);
-  LLVMValueRef x = d == DT_I64                   ? v.v
+  LLVMValueRef x = d == DT_I64                  ? v.v
                    : d == DT_U8 || d == DT_BOOL ? LLVMBuildZExt(e->b, v.v, t, "")
                                                 : LLVMBuildSExt(e->b, v.v, t, "");
   return v.uniform ? idx_var(e, x, 0, 1, v.scope) : (Idx){.vec = x, .mult = 1, .scope = v.scope};
@@ -229,17 +234,14 @@ static Ev eval_move(Emit *e, const BodyOp *op, const Idx *map) {
   const Type *t = type_of(e, op->result), *xt = type_of(e, op->arg[0]);
   Idx m[IR_MAX_RANK];
   switch (op->code) {
-  case OP_RENAME:
-    memcpy(m, map, (size_t)t->rank * sizeof *m);
-    break;
+  case OP_RENAME: memcpy(m, map, (size_t)t->rank * sizeof *m); break;
   case OP_SLICE: {
     operand_map(t, map, xt, m);
     int p = type_find(xt, op->attr.axis[0]);
     m[p] = idx_add(e, m[p], op->attr.num[0]);
     break;
   }
-  default:
-    operand_map(t, map, xt, m);
+  default: operand_map(t, map, xt, m);
   }
   return region_eval(e, op->arg[0], m);
 }
@@ -285,10 +287,9 @@ static Ev dispatch(Emit *e, Val v, const Idx *map) {
   case OP_REDUCE_MAX:
   case OP_REDUCE_MIN:
   case OP_PROD:
-  case OP_ARGMAX: return reduce_eval(e, v, map);
-  default:
-    eval_fail(e, ir_op_info[op->code].text);
-    return poison(e, v);
+  case OP_ARGMAX:
+  case OP_CONTRACT: return reduce_eval(e, v, map);
+  default: eval_fail(e, ir_op_info[op->code].text); return poison(e, v);
   }
 }
 

@@ -23,9 +23,13 @@ static int64_t gcd(int64_t a, int64_t b) {
   return a;
 }
 
-static bool divides(int64_t n, int64_t mult) { return mult % n == 0; } /* mult 0: base is 0 */
+static bool divides(int64_t n, int64_t mult) {
+  return mult % n == 0;
+} /* mult 0: base is 0 */
 
-Idx idx_const(Emit *e, int64_t v) { return (Idx){.base = i64c(e, v), .mult = llabs(v), .scope = e->root}; }
+Idx idx_const(Emit *e, int64_t v) {
+  return (Idx){.base = i64c(e, v), .mult = llabs(v), .scope = e->root};
+}
 
 Idx idx_var(Emit *e, LLVMValueRef base, int64_t step, int64_t mult, Scope *s) {
   (void)e;
@@ -33,9 +37,13 @@ Idx idx_var(Emit *e, LLVMValueRef base, int64_t step, int64_t mult, Scope *s) {
   return (Idx){.base = base, .step = step, .mult = const_i64(base, &c) ? llabs(c) : mult, .scope = s};
 }
 
-bool idx_uniform(const Idx *i) { return !i->vec && i->step == 0; }
+bool idx_uniform(const Idx *i) {
+  return !i->vec && i->step == 0;
+}
 
-bool idx_same(const Idx *a, const Idx *b) { return a->base == b->base && a->step == b->step && a->vec == b->vec; }
+bool idx_same(const Idx *a, const Idx *b) {
+  return a->base == b->base && a->step == b->step && a->vec == b->vec;
+}
 
 static LLVMValueRef splat_i64(Emit *e, int64_t v) {
   LLVMValueRef lane[64];

@@ -11,7 +11,9 @@ typedef struct {
   Idx chunk;
 } NestEmit;
 
-static const Type *val_type(Emit *e, Val v) { return &e->body->val[v].type; }
+static const Type *val_type(Emit *e, Val v) {
+  return &e->body->val[v].type;
+}
 
 /* Element visits of one pass over the nest, rows reduced inside counted. */
 static int64_t nest_work(Emit *e, const Nest *n) {
@@ -32,10 +34,11 @@ static LLVMValueRef out_pointer(NestEmit *ne, const NestOut *o) {
   if (o->result != NONE)
     return e->out[o->result];
   at(e, e->root);
-  return byte_offset(e, e->scratch, e->split[o->red].offset);
+  return byte_offset(e, e->scratch, o->offset);
 }
 
-/* Computes, then stores, every output whose dims are the first `rank` loops: in this order results may overwrite operands. */
+/* Computes, then stores, every output whose dims are the first `rank` loops: in this order results may
+ * overwrite operands. */
 static void store_level(NestEmit *ne, Scope *s, int rank) {
   Emit *e = ne->e;
   const Nest *n = ne->n;
@@ -106,7 +109,9 @@ static void levels(NestEmit *ne, Scope *s, int k) {
 
 /* ---- tasks ---- */
 
-static LLVMValueRef times(Emit *e, LLVMValueRef a, int64_t c) { return LLVMBuildMul(e->b, a, i64c(e, c), ""); }
+static LLVMValueRef times(Emit *e, LLVMValueRef a, int64_t c) {
+  return LLVMBuildMul(e->b, a, i64c(e, c), "");
+}
 
 /* A task is a part of the reduced range; it leaves its partial results at chunk * count. */
 static int64_t chunk_tasks(NestEmit *ne, LLVMValueRef lo, LLVMValueRef hi) {
@@ -140,7 +145,8 @@ static int64_t chunk_tasks(NestEmit *ne, LLVMValueRef lo, LLVMValueRef hi) {
   return chunks;
 }
 
-/* A task is a run of the flattened parallel loops, the lane loop cut into blocks when the others are too few. */
+/* A task is a run of the flattened parallel loops, the lane loop cut into blocks when the others are too few.
+ */
 static int64_t loop_tasks(NestEmit *ne, LLVMValueRef lo, LLVMValueRef hi) {
   Emit *e = ne->e;
   const Nest *n = ne->n;
@@ -194,6 +200,9 @@ bool region_emit_nests(Emit *e, RegionPlan *plan) {
   if (!region_plan_nests(e, plan, &nest, &n))
     return false;
   for (uint32_t i = 0; i < n && !e->failed; i++)
-    emit_nest(e, plan, &nest[i]);
+    if (nest[i].contract != NONE)
+      contract_emit(e, plan, &nest[i]);
+    else
+      emit_nest(e, plan, &nest[i]);
   return !e->failed;
 }

@@ -1,7 +1,8 @@
 /* region_plan.c: from outputs and reductions to nests.
  *
- * A reduction is computed inside the nest that uses it when that nest visits each of its elements once; otherwise, and when its
- * result has too few elements to keep the threads busy, it gets a phase of its own that leaves (partial) results in scratch. */
+ * A reduction is computed inside the nest that uses it when that nest visits each of its elements once;
+ * otherwise, and when its result has too few elements to keep the threads busy, it gets a phase of its own
+ * that leaves (partial) results in scratch. */
 #include "codegen/region.h"
 
 #include <string.h>
@@ -12,10 +13,16 @@ typedef struct {
   uint64_t *direct; /* per value: reductions reached without passing through another one */
   Nest *nest;
   uint32_t n_nests;
+  bool *in_place; /* per result: written by the phase of its reduction or contraction */
+  RegionPlan *plan;
 } Planner;
 
-static const BodyOp *red_op(const Planner *p, uint32_t r) { return &p->b->op[p->b->red[r]]; }
-static const Type *val_type(const Planner *p, Val v) { return &p->b->val[v].type; }
+static const BodyOp *red_op(const Planner *p, uint32_t r) {
+  return &p->b->op[p->b->red[r]];
+}
+static const Type *val_type(const Planner *p, Val v) {
+  return &p->b->val[v].type;
+}
 
 static int red_index(const Planner *p, uint32_t op) {
   for (uint32_t r = 0; r < p->b->n_reds; r++)
@@ -126,7 +133,8 @@ static int64_t chunks_of(const Planner *p, const BodyOp *op) {
   return op->code == OP_ARGMAX || tasks >= 16 || target < 2 * tasks ? 1 : target;
 }
 
-/* Tasks are [lo, hi) of the outer reduced axes, or blocks of the lane axis when those are too few: no empty task. */
+/* Tasks are [lo, hi) of the outer reduced axes, or blocks of the lane axis when those are too few: no empty
+ * task. */
 static int64_t usable_chunks(const Planner *p, const BodyOp *op, int64_t want) {
   bool row = prefer_row(p, op);
   int64_t outer = reduce_outer_count(p->e, op, row);
@@ -142,16 +150,22 @@ static int64_t usable_chunks(const Planner *p, const BodyOp *op, int64_t want) {
   return outer * ((size + block - 1) / block);
 }
 
+static int64_t scratch_for(RegionPlan *plan, const Type *t, int64_t copies) {
+  int64_t offset = plan->scratch_bytes;
+  plan->scratch_bytes += (type_count(t) * copies * (int64_t)dtype_bytes(t->dtype) + 63) / 64 * 64;
+  return offset;
+}
+
 static void decide_reductions(Planner *p, RegionPlan *plan) {
   const Body *b = p->b;
   Split *split = p->e->split;
   for (uint32_t r = 0; r < b->n_reds; r++)
-    if (!inline_ok(p, r))
-      split[r] = (Split){.on = true, .chunks = 1};
+    if (red_op(p, r)->code == OP_CONTRACT || !inline_ok(p, r))
+      split[r] = (Split){.on = true, .chunks = 1, .result = NONE};
   for (uint32_t r = 0; r < b->n_reds; r++) {
-    int64_t want = chunks_of(p, red_op(p, r));
+    int64_t want = red_op(p, r)->code == OP_CONTRACT ? 1 : chunks_of(p, red_op(p, r));
     if (want > 1)
-      split[r] = (Split){.on = true, .chunks = want};
+      split[r] = (Split){.on = true, .chunks = want, .result = NONE};
   }
   for (uint32_t r = 0; r < b->n_reds; r++) {
     if (!split[r].on)
@@ -160,18 +174,23 @@ static void decide_reductions(Planner *p, RegionPlan *plan) {
     if (split[r].chunks > 1)
       split[r].chunks = usable_chunks(p, red_op(p, r), split[r].chunks);
     split[r].count = type_count(rt);
-    split[r].offset = plan->scratch_bytes;
-    int64_t bytes = split[r].count * split[r].chunks * (int64_t)dtype_bytes(rt->dtype);
-    plan->scratch_bytes += (bytes + 63) / 64 * 64;
+    for (uint32_t i = 0; i < b->n_rets && split[r].chunks == 1; i++) /* no copy when it is a result itself */
+      if (b->ret[i] == red_op(p, r)->result) {
+        split[r].result = i;
+        p->in_place[i] = true;
+        break;
+      }
+    if (split[r].result == NONE)
+      split[r].offset = scratch_for(plan, rt, split[r].chunks);
   }
 }
 
 static Nest *add_nest(Planner *p) {
-  uint32_t cap = p->b->n_reds + p->b->n_rets;
+  uint32_t cap = 3 * p->b->n_reds + p->b->n_rets;
   if (!p->nest)
     p->nest = ARENA_ARRAY(p->b->arena, Nest, cap);
   Nest *n = &p->nest[p->n_nests++];
-  *n = (Nest){.lane = -1, .width = 16, .chunks = 1};
+  *n = (Nest){.lane = -1, .width = 16, .chunks = 1, .contract = NONE};
   n->out = ARENA_ARRAY(p->b->arena, NestOut, cap);
   return n;
 }
@@ -179,6 +198,42 @@ static Nest *add_nest(Planner *p) {
 static int column_width(const Type *t, int lane) {
   int64_t size = t->dim[lane].size;
   return size >= 64 && dtype_bytes(t->dtype) < 8 ? 64 : size >= 32 ? 32 : 16;
+}
+
+static uint64_t needs(const Planner *p, const BodyOp *op) {
+  uint64_t m = 0;
+  for (uint32_t k = 0; k < op->n_args; k++)
+    m |= p->b->reads[op->arg[k]];
+  return m;
+}
+
+static void shape_nest(Planner *p, Nest *n, Val v);
+
+/* The operand where it lies, or put in scratch by a phase before. */
+static View contract_operand(Planner *p, Val v) {
+  View w;
+  if (contract_view(p->b, v, &w))
+    return w;
+  const Type *t = val_type(p, v);
+  Nest *n = add_nest(p);
+  shape_nest(p, n, v);
+  w = (View){.base = v, .in_scratch = true, .scratch = scratch_for(p->plan, t, 1), .n = t->rank};
+  n->out[n->n_outs++] = (NestOut){v, NONE, w.scratch, NONE};
+  int64_t stride = 1;
+  for (int i = t->rank; i-- > 0;) {
+    w.dim[i] = t->dim[i];
+    w.stride[i] = stride;
+    stride *= t->dim[i].size;
+  }
+  return w;
+}
+
+static void plan_contract(Planner *p, uint32_t r) {
+  View x = contract_operand(p, red_op(p, r)->arg[0]), y = contract_operand(p, red_op(p, r)->arg[1]);
+  Nest *n = add_nest(p);
+  n->contract = r;
+  n->x = x;
+  n->y = y;
 }
 
 /* Phases for reductions in scratch, those that others wait for first. */
@@ -192,8 +247,13 @@ static void plan_reductions(Planner *p) {
     uint64_t known = done;
     for (uint32_t r = 0; r < b->n_reds; r++) {
       const BodyOp *op = red_op(p, r);
-      if (!(all >> r & 1) || (done >> r & 1) || (b->reads[op->arg[0]] & all & ~known))
+      if (!(all >> r & 1) || (done >> r & 1) || (needs(p, op) & all & ~known))
         continue;
+      if (op->code == OP_CONTRACT) {
+        plan_contract(p, r);
+        done |= 1ull << r;
+        continue;
+      }
       Nest *n = add_nest(p);
       n->loops = *val_type(p, op->result);
       n->n_p = n->loops.rank;
@@ -204,10 +264,11 @@ static void plan_reductions(Planner *p) {
       }
       for (uint32_t q = r; q < b->n_reds; q++) {
         const BodyOp *o = red_op(p, q);
-        if (!(all >> q & 1) || (done >> q & 1) || (b->reads[o->arg[0]] & all & ~known) || !reduce_same_axes(o, op) ||
-            !type_same_dims(val_type(p, o->result), &n->loops) || split[q].chunks != n->chunks)
+        if (!(all >> q & 1) || (done >> q & 1) || o->code == OP_CONTRACT || (needs(p, o) & all & ~known) ||
+            !reduce_same_axes(o, op) || !type_same_dims(val_type(p, o->result), &n->loops) ||
+            split[q].chunks != n->chunks)
           continue;
-        n->out[n->n_outs++] = (NestOut){o->result, NONE, q};
+        n->out[n->n_outs++] = (NestOut){o->result, split[q].result, split[q].offset, q};
         n->group |= 1ull << q;
         done |= 1ull << q;
       }
@@ -254,13 +315,14 @@ static bool joins(const Planner *p, const Nest *n, Val v, const BodyOp *red) {
 
 static void plan_outputs(Planner *p) {
   const Body *b = p->b;
-  bool *done = ARENA_ARRAY(b->arena, bool, b->n_rets + 1);
+  bool *done = p->in_place;
   for (;;) {
     uint32_t best = NONE;
     for (uint32_t i = 0; i < b->n_rets; i++)
-      if (!done[i] && (best == NONE || type_count(val_type(p, b->ret[i])) > type_count(val_type(p, b->ret[best])) ||
-                       (type_count(val_type(p, b->ret[i])) == type_count(val_type(p, b->ret[best])) &&
-                        !shaping(p, b->ret[best]) && shaping(p, b->ret[i]))))
+      if (!done[i] &&
+          (best == NONE || type_count(val_type(p, b->ret[i])) > type_count(val_type(p, b->ret[best])) ||
+           (type_count(val_type(p, b->ret[i])) == type_count(val_type(p, b->ret[best])) &&
+            !shaping(p, b->ret[best]) && shaping(p, b->ret[i]))))
         best = i;
     if (best == NONE)
       return;
@@ -269,7 +331,7 @@ static void plan_outputs(Planner *p) {
     shape_nest(p, n, b->ret[best]);
     for (uint32_t i = 0; i < b->n_rets; i++)
       if (!done[i] && (i == best || joins(p, n, b->ret[i], red))) {
-        n->out[n->n_outs++] = (NestOut){b->ret[i], i, NONE};
+        n->out[n->n_outs++] = (NestOut){b->ret[i], i, 0, NONE};
         done[i] = true;
       }
   }
@@ -278,11 +340,14 @@ static void plan_outputs(Planner *p) {
 bool region_plan_nests(Emit *e, RegionPlan *plan, Nest **nests, uint32_t *n) {
   Planner p = {.e = e, .b = e->body};
   e->split = ARENA_ARRAY(e->arena, Split, 64);
+  p.plan = plan;
+  p.in_place = ARENA_ARRAY(e->arena, bool, e->body->n_rets + 1);
   find_direct(&p);
   decide_reductions(&p, plan);
   plan_reductions(&p);
   plan_outputs(&p);
   *nests = p.nest;
   *n = p.n_nests;
-  return p.n_nests <= MAX_PHASES || error_set(e->err, ERR_INPUT, "region needs more than %d phases", MAX_PHASES);
+  return p.n_nests <= MAX_PHASES ||
+         error_set(e->err, ERR_INPUT, "region needs more than %d phases", MAX_PHASES);
 }

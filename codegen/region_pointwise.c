@@ -1,4 +1,5 @@
-/* region_pointwise.c: scalar code of every pointwise op, for scalars and vectors alike: one table row per row of ops.def. */
+/* region_pointwise.c: scalar code of every pointwise op, for scalars and vectors alike: one table row per row
+ * of ops.def. */
 #include "codegen/region.h"
 
 typedef struct {
@@ -12,8 +13,12 @@ typedef struct {
 } Pw;
 typedef LLVMValueRef (*PwFn)(Pw *p);
 
-static bool is_float(const Pw *p) { return dtype_is_float(p->in); }
-static bool is_unsigned(const Pw *p) { return p->in == DT_U8 || p->in == DT_BOOL; }
+static bool is_float(const Pw *p) {
+  return dtype_is_float(p->in);
+}
+static bool is_unsigned(const Pw *p) {
+  return p->in == DT_U8 || p->in == DT_BOOL;
+}
 
 static LLVMValueRef constant(Pw *p, double v) {
   LLVMValueRef c = const_elem(p->e, p->in, v);
@@ -38,7 +43,8 @@ static LLVMValueRef select3(Pw *p, LLVMValueRef c, LLVMValueRef x, LLVMValueRef 
   return LLVMBuildSelect(p->b, c, x, y, "");
 }
 
-/* ---- functions of the math library: always computed as vectors, so that bits do not depend on the place ---- */
+/* ---- functions of the math library: always computed as vectors, so that bits do not depend on the place
+ * ---- */
 
 static LLVMValueRef math_op(Pw *p) {
   LLVMValueRef v = p->vector ? p->x : splat(p->e, p->x), r = NULL;
@@ -54,7 +60,8 @@ static LLVMValueRef math_op(Pw *p) {
   case OP_RSQRT: r = gen_rsqrt(p->e->g, v); break;
   default: r = gen_pow(p->e->g, v, p->vector ? p->y : splat(p->e, p->y)); break;
   }
-  return p->vector ? r : LLVMBuildExtractElement(p->b, r, LLVMConstNull(LLVMInt32TypeInContext(p->e->ctx)), "");
+  return p->vector ? r
+                   : LLVMBuildExtractElement(p->b, r, LLVMConstNull(LLVMInt32TypeInContext(p->e->ctx)), "");
 }
 
 /* ---- one operand ---- */
@@ -63,16 +70,21 @@ static LLVMValueRef neg(Pw *p) {
   return is_float(p) ? LLVMBuildFNeg(p->b, p->x, "") : LLVMBuildNeg(p->b, p->x, "");
 }
 
-static LLVMValueRef square_root(Pw *p) { return call1(p, "llvm.sqrt", p->x); }
+static LLVMValueRef square_root(Pw *p) {
+  return call1(p, "llvm.sqrt", p->x);
+}
 
-static LLVMValueRef floor1(Pw *p) { return call1(p, "llvm.floor", p->x); }
+static LLVMValueRef floor1(Pw *p) {
+  return call1(p, "llvm.floor", p->x);
+}
 
 static LLVMValueRef absolute(Pw *p) {
   if (is_float(p))
     return call1(p, "llvm.fabs", p->x);
   if (is_unsigned(p))
     return p->x;
-  return select3(p, LLVMBuildICmp(p->b, LLVMIntSLT, p->x, constant(p, 0), ""), LLVMBuildNeg(p->b, p->x, ""), p->x);
+  return select3(p, LLVMBuildICmp(p->b, LLVMIntSLT, p->x, constant(p, 0), ""), LLVMBuildNeg(p->b, p->x, ""),
+                 p->x);
 }
 
 static LLVMValueRef sign(Pw *p) {
@@ -87,11 +99,17 @@ static LLVMValueRef sign(Pw *p) {
   return select3(p, LLVMBuildFCmp(p->b, LLVMRealOGT, p->x, zero, ""), one, low); /* zeros and NaN stay */
 }
 
-static LLVMValueRef logical_not(Pw *p) { return LLVMBuildNot(p->b, p->x, ""); }
+static LLVMValueRef logical_not(Pw *p) {
+  return LLVMBuildNot(p->b, p->x, "");
+}
 
-static LLVMValueRef identity(Pw *p) { return p->x; }
+static LLVMValueRef identity(Pw *p) {
+  return p->x;
+}
 
-static unsigned int_bits(DType d) { return d == DT_BOOL ? 1 : (unsigned)dtype_bytes(d) * 8; }
+static unsigned int_bits(DType d) {
+  return d == DT_BOOL ? 1 : (unsigned)dtype_bytes(d) * 8;
+}
 
 static LLVMValueRef cast(Pw *p) {
   LLVMTypeRef to = result_type(p);
@@ -147,14 +165,17 @@ static LLVMValueRef int_floordiv(Pw *p, LLVMValueRef *rem) {
   return q;
 }
 
-static LLVMValueRef divide(Pw *p) { return LLVMBuildFDiv(p->b, p->x, p->y, ""); }
+static LLVMValueRef divide(Pw *p) {
+  return LLVMBuildFDiv(p->b, p->x, p->y, "");
+}
 
 static LLVMValueRef floordiv(Pw *p) {
   LLVMValueRef rem;
   return is_float(p) ? call1(p, "llvm.floor", divide(p)) : int_floordiv(p, &rem);
 }
 
-/* x - floor(x / y) * y, exact by one multiply-add; the rounding of x / y is mended by one step of y either way. */
+/* x - floor(x / y) * y, exact by one multiply-add; the rounding of x / y is mended by one step of y either
+ * way. */
 static LLVMValueRef modulo(Pw *p) {
   LLVMValueRef rem;
   if (!is_float(p)) {
@@ -177,8 +198,10 @@ static LLVMValueRef extremum(Pw *p) {
     LLVMIntPredicate s = max ? LLVMIntSGT : LLVMIntSLT, u = max ? LLVMIntUGT : LLVMIntULT;
     return select3(p, LLVMBuildICmp(p->b, is_unsigned(p) ? u : s, p->x, p->y, ""), p->x, p->y);
   }
-  LLVMValueRef r = select3(p, LLVMBuildFCmp(p->b, max ? LLVMRealOGT : LLVMRealOLT, p->x, p->y, ""), p->x, p->y);
-  return select3(p, LLVMBuildFCmp(p->b, LLVMRealUNO, p->x, p->x, ""), p->x, r); /* y's NaN fell through already */
+  LLVMValueRef r =
+      select3(p, LLVMBuildFCmp(p->b, max ? LLVMRealOGT : LLVMRealOLT, p->x, p->y, ""), p->x, p->y);
+  return select3(p, LLVMBuildFCmp(p->b, LLVMRealUNO, p->x, p->x, ""), p->x,
+                 r); /* y's NaN fell through already */
 }
 
 static LLVMValueRef compare(Pw *p) {
@@ -195,26 +218,35 @@ static LLVMValueRef compare(Pw *p) {
   return LLVMBuildICmp(p->b, is_unsigned(p) ? pred[k].u : pred[k].s, p->x, p->y, "");
 }
 
-static LLVMValueRef logical_and(Pw *p) { return LLVMBuildAnd(p->b, p->x, p->y, ""); }
-static LLVMValueRef logical_or(Pw *p) { return LLVMBuildOr(p->b, p->x, p->y, ""); }
-static LLVMValueRef choose(Pw *p) { return select3(p, p->x, p->y, p->z); }
+static LLVMValueRef logical_and(Pw *p) {
+  return LLVMBuildAnd(p->b, p->x, p->y, "");
+}
+static LLVMValueRef logical_or(Pw *p) {
+  return LLVMBuildOr(p->b, p->x, p->y, "");
+}
+static LLVMValueRef choose(Pw *p) {
+  return select3(p, p->x, p->y, p->z);
+}
 
 static const PwFn table[OP_COUNT] = {
-    [OP_NEG] = neg,          [OP_EXP] = math_op,       [OP_LOG] = math_op,   [OP_LOG1P] = math_op,
-    [OP_SQRT] = square_root, [OP_RSQRT] = math_op,     [OP_TANH] = math_op,  [OP_SIGMOID] = math_op,
-    [OP_ERF] = math_op,      [OP_SIN] = math_op,       [OP_COS] = math_op,   [OP_ABS] = absolute,
+    [OP_NEG] = neg,          [OP_EXP] = math_op,       [OP_LOG] = math_op,     [OP_LOG1P] = math_op,
+    [OP_SQRT] = square_root, [OP_RSQRT] = math_op,     [OP_TANH] = math_op,    [OP_SIGMOID] = math_op,
+    [OP_ERF] = math_op,      [OP_SIN] = math_op,       [OP_COS] = math_op,     [OP_ABS] = absolute,
     [OP_SIGN] = sign,        [OP_FLOOR] = floor1,      [OP_NOT] = logical_not, [OP_CAST] = cast,
-    [OP_STOP] = identity,    [OP_ADD] = add,           [OP_SUB] = sub,       [OP_MUL] = mul,
-    [OP_DIV] = divide,       [OP_FLOORDIV] = floordiv, [OP_MOD] = modulo,    [OP_POW] = math_op,
-    [OP_MAX] = extremum,     [OP_MIN] = extremum,      [OP_EQ] = compare,    [OP_NE] = compare,
+    [OP_STOP] = identity,    [OP_ADD] = add,           [OP_SUB] = sub,         [OP_MUL] = mul,
+    [OP_DIV] = divide,       [OP_FLOORDIV] = floordiv, [OP_MOD] = modulo,      [OP_POW] = math_op,
+    [OP_MAX] = extremum,     [OP_MIN] = extremum,      [OP_EQ] = compare,      [OP_NE] = compare,
     [OP_LT] = compare,       [OP_LE] = compare,        [OP_AND] = logical_and, [OP_OR] = logical_or,
     [OP_SELECT] = choose,
 };
 
-bool pointwise_has(OpCode c) { return c < OP_COUNT && table[c]; }
+bool pointwise_has(OpCode c) {
+  return c < OP_COUNT && table[c];
+}
 
 LLVMValueRef pointwise(Emit *e, OpCode c, LLVMValueRef *arg, DType in, DType out, bool vector) {
   int n = ir_op_info[c].n_args;
-  Pw p = {e, e->b, c, arg[0], n > 1 ? arg[1] : NULL, n > 2 ? arg[2] : NULL, in, out, vector, LLVMTypeOf(arg[0])};
+  Pw p = {
+      e, e->b, c, arg[0], n > 1 ? arg[1] : NULL, n > 2 ? arg[2] : NULL, in, out, vector, LLVMTypeOf(arg[0])};
   return table[c](&p);
 }

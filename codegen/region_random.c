@@ -20,7 +20,9 @@ static LLVMValueRef high(Rng *r, LLVMValueRef x) {
   return LLVMBuildTrunc(r->e->b, LLVMBuildLShr(r->e->b, x, of_type(r, r->i64, 32), ""), r->i32, "");
 }
 
-static LLVMValueRef low(Rng *r, LLVMValueRef x) { return LLVMBuildTrunc(r->e->b, x, r->i32, ""); }
+static LLVMValueRef low(Rng *r, LLVMValueRef x) {
+  return LLVMBuildTrunc(r->e->b, x, r->i32, "");
+}
 
 static LLVMValueRef wide_mul(Rng *r, LLVMValueRef x, uint32_t c) {
   return LLVMBuildMul(r->e->b, LLVMBuildZExt(r->e->b, x, r->i64, ""), of_type(r, r->i64, c), "");
@@ -47,7 +49,9 @@ static LLVMValueRef scalar_arg(Emit *e, Val v, bool wide, Scope **s) {
   return LLVMBuildIntCast2(e->b, x.v, t, true, "");
 }
 
-static LLVMValueRef to_lanes(Rng *r, LLVMValueRef x) { return r->vector ? splat(r->e, x) : x; }
+static LLVMValueRef to_lanes(Rng *r, LLVMValueRef x) {
+  return r->vector ? splat(r->e, x) : x;
+}
 
 static LLVMValueRef uniform(Rng *r, DType d, LLVMValueRef w[4]) {
   Emit *e = r->e;
@@ -83,7 +87,8 @@ Ev random_eval(Emit *e, Val v, const Idx *map) {
     return (Ev){LLVMGetUndef(elem_type(e, t->dtype)), true, e->root};
   LLVMValueRef element = r.vector ? idx_vector(e, lin) : lin.base;
   at(e, out.scope);
-  LLVMValueRef up = LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, seed, LLVMConstInt(i64, 32, false), ""), i32, "");
+  LLVMValueRef up =
+      LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, seed, LLVMConstInt(i64, 32, false), ""), i32, "");
   LLVMValueRef mixed = LLVMBuildMul(e->b, up, LLVMConstInt(i32, 0x9E3779B9u, false), "");
   LLVMValueRef key = LLVMBuildXor(e->b, LLVMBuildTrunc(e->b, seed, i32, ""), mixed, "");
   uint32_t id = (uint32_t)op->attr.num[op->attr.n_num - 1];

@@ -1,5 +1,6 @@
-/* region_reduce.c: reductions on demand. With a uniform map the lanes run along the last reduced axis (16 accumulators and a
- * fixed tree); with a map that varies by lane each lane reduces its own element, in order. */
+/* region_reduce.c: reductions on demand. With a uniform map the lanes run along the last reduced axis (16
+ * accumulators and a fixed tree); with a map that varies by lane each lane reduces its own element, in order.
+ */
 #include "codegen/region.h"
 
 #include <math.h>
@@ -24,7 +25,9 @@ typedef struct {
   bool vector; /* accumulators are vectors */
 } Group;
 
-static DType operand_dtype(Emit *e, const BodyOp *op) { return e->body->val[op->arg[0]].type.dtype; }
+static DType operand_dtype(Emit *e, const BodyOp *op) {
+  return e->body->val[op->arg[0]].type.dtype;
+}
 
 static bool reduces(const BodyOp *op, Axis a) {
   for (uint32_t i = 0; i < op->attr.n_axis; i++)
@@ -83,7 +86,10 @@ static LLVMValueRef identity_of(Group *g, const BodyOp *op) {
   DType d = operand_dtype(e, op);
   LLVMValueRef c = const_elem(e, d == DT_I64 ? DT_F64 : d, identity(op->code, d));
   if (d == DT_I64) {
-    int64_t v = op->code == OP_SUM ? 0 : op->code == OP_PROD ? 1 : op->code == OP_REDUCE_MIN ? INT64_MAX : INT64_MIN;
+    int64_t v = op->code == OP_SUM          ? 0
+                : op->code == OP_PROD       ? 1
+                : op->code == OP_REDUCE_MIN ? INT64_MAX
+                                            : INT64_MIN;
     c = i64c(e, v);
   }
   LLVMValueRef lane[64];
@@ -113,7 +119,8 @@ void pick_step(Emit *e, DType d, bool largest, LLVMValueRef x, LLVMValueRef i, L
   LLVMBuilderRef b = e->b;
   LLVMValueRef more, same, none = int_like(e, i, INT32_MAX);
   if (dtype_is_float(d)) {
-    LLVMValueRef nx = LLVMBuildFCmp(b, LLVMRealUNO, x, x, ""), nb = LLVMBuildFCmp(b, LLVMRealUNO, *best, *best, "");
+    LLVMValueRef nx = LLVMBuildFCmp(b, LLVMRealUNO, x, x, ""),
+                 nb = LLVMBuildFCmp(b, LLVMRealUNO, *best, *best, "");
     LLVMValueRef order = LLVMBuildFCmp(b, largest ? LLVMRealOGT : LLVMRealOLT, x, *best, "");
     LLVMValueRef nan = largest ? LLVMBuildAnd(b, nx, LLVMBuildNot(b, nb, ""), "")
                                : LLVMBuildAnd(b, nb, LLVMBuildNot(b, nx, ""), "");
@@ -188,8 +195,8 @@ static void run_lanes(Group *g, Scope *s, const Range *range) {
   if (g->lane < 0)
     accumulate(g, s);
   else
-    lane_loop(g->e, s, g->full.dim[g->lane].size, range ? range->lane_lo : NULL, range ? range->lane_hi : NULL,
-              lane_body, g);
+    lane_loop(g->e, s, g->full.dim[g->lane].size, range ? range->lane_lo : NULL,
+              range ? range->lane_hi : NULL, lane_body, g);
 }
 
 /* Loops over the reduced axes other than the lane axis, dim k of full and on. */
@@ -284,15 +291,16 @@ static void add_siblings(Emit *e, Group *g, uint32_t first) {
   for (uint32_t r = 0; r < b->n_reds && g->n < MAX_GROUP; r++) {
     const BodyOp *o = &b->op[b->red[r]];
     if (r == first || !(e->want >> r & 1) || e->split[r].on || !reduce_same_axes(o, op) ||
-        !type_same_dims(&b->val[o->result].type, &b->val[op->result].type) ||
-        reduce_lane_dim(e, o) < 0 || memo_at(e, g, o))
+        !type_same_dims(&b->val[o->result].type, &b->val[op->result].type) || reduce_lane_dim(e, o) < 0 ||
+        memo_at(e, g, o))
       continue;
     uint64_t needs = b->reads[o->arg[0]] & ~b->reads[op->arg[0]];
     bool ready = true;
     for (uint32_t q = 0; q < b->n_reds; q++)
       if (needs >> q & 1)
-        ready &= e->split[q].on || (type_same_dims(&b->val[b->op[b->red[q]].result].type, &b->val[op->result].type) &&
-                                    memo_at(e, g, &b->op[b->red[q]]));
+        ready &= e->split[q].on ||
+                 (type_same_dims(&b->val[b->op[b->red[q]].result].type, &b->val[op->result].type) &&
+                  memo_at(e, g, &b->op[b->red[q]]));
     if (ready)
       g->member[g->n++].op = o;
   }
@@ -321,7 +329,8 @@ static void finish(Group *g, bool uniform) {
     LLVMTypeRef t = elem_type(e, d), i32 = LLVMInt32TypeInContext(e->ctx);
     at(e, g->scope);
     LLVMValueRef v = LLVMBuildLoad2(e->b, g->vector ? lanes_type(e, t) : t, m->acc, "");
-    LLVMValueRef pos = m->index ? LLVMBuildLoad2(e->b, g->vector ? lanes_type(e, i32) : i32, m->index, "") : NULL;
+    LLVMValueRef pos =
+        m->index ? LLVMBuildLoad2(e->b, g->vector ? lanes_type(e, i32) : i32, m->index, "") : NULL;
     if (uniform && g->vector && m->index)
       pick_tree(e, d, true, &v, &pos);
     else if (uniform && g->vector)
@@ -373,20 +382,23 @@ void reduce_group(Emit *e, uint32_t r, const Idx *map, const Range *range, uint6
   }
 }
 
-/* The partial results of an earlier phase, combined in order. */
+/* What an earlier phase left, partial results combined in order. */
 static Ev combine_parts(Emit *e, const BodyOp *op, const Split *s, const Idx *map) {
   const Type *t = &e->body->val[op->result].type;
   DType d = t->dtype;
   Idx lin = idx_linear(e, t, map);
   Ev r = {.uniform = idx_uniform(&lin), .scope = lin.scope};
   Group g = {.e = e, .vector = !r.uniform};
+  at(e, e->root);
+  LLVMValueRef part = s->result != NONE ? e->out[s->result] : byte_offset(e, e->scratch, s->offset);
+  if (s->chunks == 1)
+    return load_at(e, part, d, lin);
   if (!r.uniform && e->pred)
     r.scope = deeper(r.scope, e->pred_scope);
   LLVMTypeRef et = elem_type(e, d), vt = r.uniform ? et : lanes_type(e, et);
   LLVMValueRef acc = slot(e, vt);
   at(e, r.scope);
   LLVMBuildStore(e->b, identity_of(&g, op), acc);
-  LLVMValueRef part = byte_offset(e, e->scratch, s->offset);
   Loop l;
   loop_begin(e, r.scope, i64c(e, 0), i64c(e, s->chunks), 1, &l);
   Idx pos = idx_sum(e, idx_scale(e, idx_var(e, l.i, 0, 1, l.scope), s->count), lin);

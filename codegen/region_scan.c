@@ -1,5 +1,5 @@
-/* region_scan.c: running sums along one axis: rows in parallel, the axis in order; lanes along a kept axis when the scanned one
- * is not the innermost. */
+/* region_scan.c: running sums along one axis: rows in parallel, the axis in order; lanes along a kept axis
+ * when the scanned one is not the innermost. */
 #include "codegen/region.h"
 
 typedef struct {
@@ -19,7 +19,8 @@ static bool scan_shape(Scan *sc) {
       const BodyOp *op = &b->op[i];
       if (first && (op->attr.axis[0] != first->attr.axis[0] || op->attr.num[0] != first->attr.num[0] ||
                     !type_same_dims(&b->val[op->result].type, &b->val[first->result].type)))
-        return error_set(e->err, ERR_INPUT, "no host kernel for this region: running sums of different shapes");
+        return error_set(e->err, ERR_INPUT,
+                         "no host kernel for this region: running sums of different shapes");
       first = first ? first : op;
     }
   const Type *t = &b->val[first->result].type;

@@ -1,5 +1,5 @@
-/* region_scatter.c: result[i.., rest] += g. Tasks own disjoint parts of the kept axes, so every element is summed by one task, in
- * the row-major order of the positions. */
+/* region_scatter.c: result[i.., rest] += g. Tasks own disjoint parts of the kept axes, so every element is
+ * summed by one task, in the row-major order of the positions. */
 #include "codegen/region.h"
 
 typedef struct {
@@ -14,7 +14,9 @@ typedef struct {
   Idx kept_idx[IR_MAX_RANK], sum_idx[IR_MAX_RANK], at_idx[IR_MAX_RANK];
 } Scatter;
 
-static const Type *val_type(const Scatter *sc, Val v) { return &sc->e->body->val[v].type; }
+static const Type *val_type(const Scatter *sc, Val v) {
+  return &sc->e->body->val[v].type;
+}
 
 static bool is_indexed(const Scatter *sc, Axis a) {
   for (uint32_t k = 0; k < sc->n_index; k++)

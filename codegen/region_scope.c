@@ -30,7 +30,8 @@ LLVMValueRef slot(Emit *e, LLVMTypeRef t) {
   return LLVMBuildAlloca(e->b, t, "");
 }
 
-/* Takes the terminator off the outer scope's block; it is put back at the end of the block that follows the new code. */
+/* Takes the terminator off the outer scope's block; it is put back at the end of the block that follows the
+ * new code. */
 static void detach(Scope *outer, Loop *l) {
   l->outer = outer;
   l->terminator = LLVMGetBasicBlockTerminator(outer->block);

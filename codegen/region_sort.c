@@ -1,4 +1,5 @@
-/* region_sort.c: the best k of each row, in order, by k scans over keys kept in thread scratch: right for top-k and short rows. */
+/* region_sort.c: the best k of each row, in order, by k scans over keys kept in thread scratch: right for
+ * top-k and short rows. */
 #include "codegen/region.h"
 
 typedef struct {

@@ -18,7 +18,9 @@ LLVMTypeRef memory_type(Emit *e, DType d) {
   return d == DT_BOOL ? LLVMInt8TypeInContext(e->ctx) : elem_type(e, d);
 }
 
-LLVMTypeRef lanes_type(Emit *e, LLVMTypeRef t) { return LLVMVectorType(t, (unsigned)e->lanes); }
+LLVMTypeRef lanes_type(Emit *e, LLVMTypeRef t) {
+  return LLVMVectorType(t, (unsigned)e->lanes);
+}
 
 LLVMValueRef splat(Emit *e, LLVMValueRef scalar) {
   LLVMTypeRef t = lanes_type(e, LLVMTypeOf(scalar));
@@ -27,7 +29,9 @@ LLVMValueRef splat(Emit *e, LLVMValueRef scalar) {
   return LLVMBuildShuffleVector(e->b, one, LLVMGetPoison(t), LLVMConstNull(lanes_type(e, i32)), "");
 }
 
-LLVMValueRef as_lanes(Emit *e, Ev v) { return v.uniform ? splat(e, v.v) : v.v; }
+LLVMValueRef as_lanes(Emit *e, Ev v) {
+  return v.uniform ? splat(e, v.v) : v.v;
+}
 
 LLVMValueRef const_elem(Emit *e, DType d, double v) {
   LLVMTypeRef t = elem_type(e, d);
@@ -131,5 +135,6 @@ void store_at(Emit *e, LLVMValueRef ptr, DType d, Idx lin, Ev v, Scope *s) {
     return;
   }
   LLVMValueRef args[] = {x, p, align_const(e, d), mask ? mask : all_lanes(e)};
-  intrinsic(e, dense ? "llvm.masked.store" : "llvm.masked.scatter", (LLVMTypeRef[]){vt, LLVMTypeOf(p)}, 2, args, 4);
+  intrinsic(e, dense ? "llvm.masked.store" : "llvm.masked.scatter", (LLVMTypeRef[]){vt, LLVMTypeOf(p)}, 2,
+            args, 4);
 }

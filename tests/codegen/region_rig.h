@@ -1,4 +1,5 @@
-/* region_rig.h: builds one region, runs it as machine code with guarded buffers and compares with the interpreter. */
+/* region_rig.h: builds one region, runs it as machine code with guarded buffers and compares with the
+ * interpreter. */
 #ifndef REGION_RIG_H
 #define REGION_RIG_H
 
@@ -16,7 +17,7 @@
 #include "codegen/codegen.h"
 #include "ir/ir.h"
 
-#define GUARD 256 /* bytes around every buffer */
+#define GUARD  256 /* bytes around every buffer */
 #define MAX_IO 24
 
 typedef struct {
@@ -63,7 +64,9 @@ static inline Val rig_in(Rig *r, DType d, const char *dims, double lo, double hi
   return r->param[r->n_in++] = ir_param(r->f, r->body, t, NULL);
 }
 
-static inline Axis ax(Rig *r, const char *name) { return ir_axis(r->m, name); }
+static inline Axis ax(Rig *r, const char *name) {
+  return ir_axis(r->m, name);
+}
 
 /* ---- data ---- */
 
@@ -144,7 +147,8 @@ static inline Codegen *rig_codegen(void) {
   return cg;
 }
 
-static inline void compare(const Rig *r, const Type *t, const void *got, const double *want, const char *what) {
+static inline void compare(const Rig *r, const Type *t, const void *got, const double *want,
+                           const char *what) {
   for (int64_t i = 0, n = type_count(t); i < n; i++) {
     bool single = t->dtype == DT_F32;
     double g = get_value(got, t->dtype, i), w = single ? (float)want[i] : want[i];
@@ -169,7 +173,8 @@ static inline double rig_value(const Rig *r, uint32_t i, DType d, uint64_t *seed
   return d == DT_F64 ? v : floor(v);
 }
 
-/* Closes the region with results v[0..n), compiles, runs (whole and in pieces: bits must agree) and compares. */
+/* Closes the region with results v[0..n), compiles, runs (whole and in pieces: bits must agree) and compares.
+ */
 static inline void rig_run(Rig *r, const char *cls, const Val *v, uint32_t n, const char *what) {
   if (r->err.cls)
     fail_msg("%s: %s", what, r->err.msg);

@@ -66,7 +66,8 @@ static void pointwise_ops(void **state) {
 static void pointwise_special_values(void **state) {
   (void)state;
   for (int c = 0; c < OP_COUNT; c++) {
-    if (!op_is_pointwise((OpCode)c) || c == OP_MOD || c == OP_FLOORDIV || c == OP_POW || c == OP_SIN || c == OP_COS || c == OP_CAST)
+    if (!op_is_pointwise((OpCode)c) || c == OP_MOD || c == OP_FLOORDIV || c == OP_POW || c == OP_SIN ||
+        c == OP_COS || c == OP_CAST)
       continue;
     Rig r;
     rig_init(&r);
@@ -231,7 +232,10 @@ static void random_numbers(void **state) {
       r.tol = 0;
       Val seed = rig_in(&r, DT_I64, "", 1e9, 1e12), attempt = rig_in(&r, DT_I64, "", 1, 90);
       Val loop = rig_in(&r, DT_I32, "", 0, 9), row = rig_in(&r, DT_F32, dims("a=%d", SIZES[i]), 0, 1);
-      Attr a = {.axis = (Axis[]){ax(&r, "b"), ax(&r, "a")}, .n_axis = 2, .num = (int64_t[]){3, SIZES[i], 77}, .n_num = 3,
+      Attr a = {.axis = (Axis[]){ax(&r, "b"), ax(&r, "a")},
+                .n_axis = 2,
+                .num = (int64_t[]){3, SIZES[i], 77},
+                .n_num = 3,
                 .dtype = d ? DT_F64 : DT_F32};
       Val u = ir_op(&r.b, OP_RANDOM, (Val[]){seed, attempt, loop}, 3, &a, NULL);
       Val keep = ir_binary(&r.b, OP_LT, ir_cast(&r.b, u, DT_F32), ir_const(&r.b, DT_F32, 0.5));

@@ -1,4 +1,5 @@
-/* Reductions, normalisations, scans, sorts and scatters of generated kernels against the interpreter, on odd sizes. */
+/* Reductions, normalisations, scans, sorts and scatters of generated kernels against the interpreter, on odd
+ * sizes. */
 #include "region_rig.h"
 
 static const int SIZES[] = {1, 3, 7, 16, 17, 33, 65, 129};
@@ -33,14 +34,21 @@ static void one_axis(void **state) {
           Rig r;
           rig_init(&r);
           bool prod = ops[o] == OP_PROD;
-          double lo = types[d] == DT_BOOL ? 0 : prod ? 0.9 : -9, hi = types[d] == DT_BOOL ? 2 : prod ? 1.1 : 9;
-          Val x = rig_in(&r, types[d], outer ? dims("a=%d b=5", SIZES[i]) : dims("b=5 a=%d", SIZES[i]), lo, hi);
+          double lo = types[d] == DT_BOOL ? 0
+                      : prod              ? 0.9
+                                          : -9,
+                 hi = types[d] == DT_BOOL ? 2
+                      : prod              ? 1.1
+                                          : 9;
+          Val x =
+              rig_in(&r, types[d], outer ? dims("a=%d b=5", SIZES[i]) : dims("b=5 a=%d", SIZES[i]), lo, hi);
           Val v = red(&r, ops[o], x, "a");
           if (r.err.cls) {
             ir_module_free(r.m);
             continue;
           }
-          rig_run(&r, "reduce", &v, 1, dims("%s %s %d outer %d", ir_op_info[ops[o]].text, dtype_name(types[d]), SIZES[i], outer));
+          rig_run(&r, "reduce", &v, 1,
+                  dims("%s %s %d outer %d", ir_op_info[ops[o]].text, dtype_name(types[d]), SIZES[i], outer));
         }
 }
 
@@ -82,14 +90,16 @@ static void to_scalar(void **state) {
 
 static void columns(void **state) {
   (void)state;
-  static const char *shapes[] = {"b=2 t=3 e=17", "b=4 t=129 e=65", "b=8 t=64 e=768", "b=3 t=1000 e=7", "b=16 t=128 e=128"};
+  static const char *shapes[] = {"b=2 t=3 e=17", "b=4 t=129 e=65", "b=8 t=64 e=768", "b=3 t=1000 e=7",
+                                 "b=16 t=128 e=128"};
   for (int i = 0; i < 5; i++) {
     Rig r;
     rig_init(&r);
     r.tol = 1e-4;
     Val x = rig_in(&r, DT_F32, shapes[i], -1, 1), y = rig_in(&r, DT_F32, shapes[i], -1, 1);
     Axis bt[] = {ax(&r, "b"), ax(&r, "t")};
-    Val out[] = {ir_reduce(&r.b, OP_SUM, x, bt, 2), ir_reduce(&r.b, OP_SUM, ir_binary(&r.b, OP_MUL, x, y), bt, 2)};
+    Val out[] = {ir_reduce(&r.b, OP_SUM, x, bt, 2),
+                 ir_reduce(&r.b, OP_SUM, ir_binary(&r.b, OP_MUL, x, y), bt, 2)};
     rig_run(&r, "reduce", out, 2, dims("columns %s", shapes[i]));
   }
 }
@@ -113,7 +123,8 @@ static void layer_norms(void **state) {
       Rig r;
       rig_init(&r);
       r.tol = 2e-4;
-      Val x = rig_in(&r, DT_F32, outer ? dims("e=%d b=3 t=7", n) : dims("b=3 t=7 e=%d", n), -2, 2), mean, rstd;
+      Val x = rig_in(&r, DT_F32, outer ? dims("e=%d b=3 t=7", n) : dims("b=3 t=7 e=%d", n), -2, 2), mean,
+          rstd;
       Val g = rig_in(&r, DT_F32, dims("e=%d", n), -2, 2), beta = rig_in(&r, DT_F32, dims("e=%d", n), -2, 2);
       Val y = ir_binary(&r.b, OP_ADD, ir_binary(&r.b, OP_MUL, layer_norm(&r, x, n, &mean, &rstd), g), beta);
       Val out[] = {y, mean, rstd};
@@ -136,7 +147,8 @@ static void layer_norm_backward(void **state) {
     Val s2 = ir_binary(&r.b, OP_DIV, red(&r, OP_SUM, ir_binary(&r.b, OP_MUL, dy, xhat), "e"), count);
     Val dx = ir_binary(&r.b, OP_SUB, ir_binary(&r.b, OP_SUB, dy, s1), ir_binary(&r.b, OP_MUL, xhat, s2));
     Axis bt[] = {ax(&r, "b"), ax(&r, "t")};
-    Val out[] = {ir_binary(&r.b, OP_MUL, dx, rstd), ir_reduce(&r.b, OP_SUM, ir_binary(&r.b, OP_MUL, dy, xhat), bt, 2),
+    Val out[] = {ir_binary(&r.b, OP_MUL, dx, rstd),
+                 ir_reduce(&r.b, OP_SUM, ir_binary(&r.b, OP_MUL, dy, xhat), bt, 2),
                  ir_reduce(&r.b, OP_SUM, dy, bt, 2)};
     rig_run(&r, "norm", out, 3, dims("layer norm backward %d", n));
   }
@@ -177,7 +189,8 @@ static void cross_entropy(void **state) {
     Val lse = ir_binary(&r.b, OP_ADD, m, ir_unary(&r.b, OP_LOG, s));
     Axis v = ax(&r, "v"), bt[] = {ax(&r, "b"), ax(&r, "t")};
     Val nll = ir_binary(&r.b, OP_SUB, lse, ir_gather(&r.b, x, &v, &target, 1));
-    Val out[] = {ir_reduce(&r.b, OP_SUM, nll, bt, 2), nll, ir_unary(&r.b, OP_EXP, ir_binary(&r.b, OP_SUB, x, lse))};
+    Val out[] = {ir_reduce(&r.b, OP_SUM, nll, bt, 2), nll,
+                 ir_unary(&r.b, OP_EXP, ir_binary(&r.b, OP_SUB, x, lse))};
     rig_run(&r, "loss", out, 3, dims("cross entropy %s", shapes[i]));
   }
 }
@@ -197,7 +210,8 @@ static void renamed_reduction(void **state) {
 
 static void small_contractions(void **state) {
   (void)state;
-  static const char *pairs[][3] = {{"k=129", "k=129", "k"}, {"m=5 k=33", "k=33", "k"}, {"k=33 m=65", "k=33", "k"}, {"m=7", "n=9", ""}};
+  static const char *pairs[][3] = {
+      {"k=129", "k=129", "k"}, {"m=5 k=33", "k=33", "k"}, {"k=33 m=65", "k=33", "k"}, {"m=7", "n=9", ""}};
   for (int i = 0; i < 4; i++) {
     Rig r;
     rig_init(&r);
@@ -217,7 +231,9 @@ static void running_sums(void **state) {
     for (int k = 0; k < 4; k++) {
       Rig r;
       rig_init(&r);
-      Val x = rig_in(&r, DT_F32, k & 1 ? dims("a=%d b=%d", SIZES[i], SIZES[N_SIZES - 1 - i]) : dims("b=5 a=%d", SIZES[i]), -1, 1);
+      Val x = rig_in(&r, DT_F32,
+                     k & 1 ? dims("a=%d b=%d", SIZES[i], SIZES[N_SIZES - 1 - i]) : dims("b=5 a=%d", SIZES[i]),
+                     -1, 1);
       Axis a = ax(&r, "a");
       Attr attr = {.axis = &a, .n_axis = 1, .num = (int64_t[]){k / 2}, .n_num = 1};
       Val sq = ir_binary(&r.b, OP_MUL, x, x);
@@ -235,7 +251,10 @@ static void sorts(void **state) {
       rig_init(&r);
       int n = SIZES[i], top = k & 1 ? n : (n + 2) / 3;
       Val x = rig_in(&r, k < 2 ? DT_F32 : DT_I32, dims("b=3 a=%d c=2", n), -9, 9);
-      Attr attr = {.axis = (Axis[]){ax(&r, "a"), ax(&r, "k")}, .n_axis = 2, .num = (int64_t[]){top, i & 1}, .n_num = 2};
+      Attr attr = {.axis = (Axis[]){ax(&r, "a"), ax(&r, "k")},
+                   .n_axis = 2,
+                   .num = (int64_t[]){top, i & 1},
+                   .n_num = 2};
       Val neg = ir_unary(&r.b, OP_NEG, x);
       Val v = ir_op(&r.b, OP_SORT, &neg, 1, &attr, NULL);
       Val out[] = {v, v + 1};
@@ -267,16 +286,19 @@ static void scatters(void **state) {
     const char *shape = dims("v=11 e=%d", SIZES[i]);
     Rig r;
     rig_init(&r);
-    Val g = rig_in(&r, DT_F32, dims("b=3 t=7 e=%d", SIZES[i]), -2, 2), ids = rig_in(&r, DT_I32, "b=3 t=7", -2, 13);
+    Val g = rig_in(&r, DT_F32, dims("b=3 t=7 e=%d", SIZES[i]), -2, 2),
+        ids = rig_in(&r, DT_I32, "b=3 t=7", -2, 13);
     Val s = scatter(&r, ir_unary(&r.b, OP_NEG, g), &ids, 1, (const char *[]){"v"}, shape);
     rig_run(&r, "scatter", &s, 1, dims("scatter %d", SIZES[i]));
     rig_init(&r);
-    g = rig_in(&r, DT_F32, dims("b=3 t=7 e=%d", SIZES[i]), -2, 2), ids = rig_in(&r, DT_I32, "b=3 t=7", -2, 13);
+    g = rig_in(&r, DT_F32, dims("b=3 t=7 e=%d", SIZES[i]), -2, 2),
+    ids = rig_in(&r, DT_I32, "b=3 t=7", -2, 13);
     Val old = rig_in(&r, DT_F32, shape, -2, 2);
     s = ir_binary(&r.b, OP_ADD, old, scatter(&r, g, &ids, 1, (const char *[]){"v"}, shape));
     rig_run(&r, "scatter", &s, 1, dims("scatter onto %d", SIZES[i]));
     rig_init(&r);
-    g = rig_in(&r, DT_F32, dims("b=3 t=%d", SIZES[i]), -2, 2), ids = rig_in(&r, DT_I32, dims("b=3 t=%d", SIZES[i]), 0, 9);
+    g = rig_in(&r, DT_F32, dims("b=3 t=%d", SIZES[i]), -2, 2),
+    ids = rig_in(&r, DT_I32, dims("b=3 t=%d", SIZES[i]), 0, 9);
     s = scatter(&r, g, &ids, 1, (const char *[]){"v"}, dims("b=3 t=%d v=9", SIZES[i]));
     rig_run(&r, "scatter", &s, 1, dims("scatter rows %d", SIZES[i]));
   }
@@ -289,10 +311,12 @@ static void scatters(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_axis),         cmocka_unit_test(ties_and_nan),        cmocka_unit_test(to_scalar),
-      cmocka_unit_test(columns),          cmocka_unit_test(layer_norms),         cmocka_unit_test(layer_norm_backward),
-      cmocka_unit_test(softmaxes),        cmocka_unit_test(cross_entropy),       cmocka_unit_test(renamed_reduction),
-      cmocka_unit_test(small_contractions), cmocka_unit_test(running_sums),      cmocka_unit_test(sorts),
+      cmocka_unit_test(one_axis),          cmocka_unit_test(ties_and_nan),
+      cmocka_unit_test(to_scalar),         cmocka_unit_test(columns),
+      cmocka_unit_test(layer_norms),       cmocka_unit_test(layer_norm_backward),
+      cmocka_unit_test(softmaxes),         cmocka_unit_test(cross_entropy),
+      cmocka_unit_test(renamed_reduction), cmocka_unit_test(small_contractions),
+      cmocka_unit_test(running_sums),      cmocka_unit_test(sorts),
       cmocka_unit_test(scatters),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
