@@ -1,8 +1,10 @@
 /* outline_contract.c: a sum over a product tree becomes a contraction.
  *
- * The factors under the sum are a set. Factors without any summed axis leave the sum. The others go into two
- * groups, one for each operand, so that each group has a kept axis the other lacks; where no such grouping
- * exists the sum stays a reduction of a pointwise product. Inside a group the tree of the program is kept. */
+ * The factors under the sum are a set. The tree is opened no further than it must be: first its two sides are
+ * tried as they stand, then the largest product among the factors is opened, and so on. Factors without any
+ * summed axis leave the sum. The others go into two groups, one for each operand, so that each group has a
+ * kept axis the other lacks; where no such grouping exists the sum stays a reduction of a pointwise product.
+ * Inside a group the tree of the program is kept. */
 #include "passes/internal.h"
 
 enum { MAX_FACTORS = 32 };
@@ -13,7 +15,8 @@ typedef struct {
   uint32_t n_axis;
   Val factor[MAX_FACTORS];
   int group[MAX_FACTORS]; /* 0, 1; -1: outside the sum */
-  uint32_t n;
+  Val open[MAX_FACTORS];  /* nodes of the tree above the factors */
+  uint32_t n, n_open;
 } Product;
 
 static bool is_float(const Func *f, Val v) {
@@ -28,19 +31,53 @@ static bool has_summed(const Product *p, Val v) {
   return false;
 }
 
-/* The tree's inner nodes: products, negations, divisions by something outside the sum, broadcasts. */
-static bool collect(Product *p, Val v) {
-  const Op *op = def_op(p->b->f, v);
-  if (op && op->code == OP_MUL)
-    return collect(p, op->arg[0]) && collect(p, op->arg[1]);
-  if (op && (op->code == OP_NEG || op->code == OP_BROADCAST))
-    return collect(p, op->arg[0]);
-  if (op && op->code == OP_DIV && !has_summed(p, op->arg[1]))
-    return collect(p, op->arg[0]);
-  if (p->n == MAX_FACTORS)
+/* What may be looked through: products, negations, divisions by something outside the sum, broadcasts. */
+static bool is_node(const Product *p, const Op *op) {
+  return op && (op->code == OP_MUL || op->code == OP_NEG || op->code == OP_BROADCAST ||
+                (op->code == OP_DIV && !has_summed(p, op->arg[1])));
+}
+
+/* Replaces factor i by what it is made of; the rest of a division, a sign, are found again by `part`. */
+static bool open_factor(Product *p, uint32_t i) {
+  const Op *op = def_op(p->b->f, p->factor[i]);
+  if (!is_node(p, op) || p->n_open == MAX_FACTORS || (op->code == OP_MUL && p->n == MAX_FACTORS))
     return false;
-  p->factor[p->n++] = v;
+  p->open[p->n_open++] = p->factor[i];
+  p->factor[i] = op->arg[0];
+  if (op->code == OP_MUL)
+    p->factor[p->n++] = op->arg[1];
   return true;
+}
+
+/* Opens the largest factor that can be. */
+static bool open_largest(Product *p) {
+  const Func *f = p->b->f;
+  int best = -1;
+  for (uint32_t i = 0; i < p->n; i++) {
+    int64_t size = type_count(ir_type(f, p->factor[i]));
+    if (is_node(p, def_op(f, p->factor[i])) && (best < 0 || size > type_count(ir_type(f, p->factor[best]))))
+      best = (int)i;
+  }
+  return best >= 0 && open_factor(p, (uint32_t)best);
+}
+
+static bool is_open(const Product *p, Val v) {
+  for (uint32_t i = 0; i < p->n_open; i++)
+    if (p->open[i] == v)
+      return true;
+  return false;
+}
+
+/* A product larger than both its operands: what a contraction is there to avoid. */
+static bool is_outer(const Product *p, Val v) {
+  const Func *f = p->b->f;
+  const Op *op = def_op(f, v);
+  if (!is_node(p, op))
+    return false;
+  if (op->code != OP_MUL)
+    return is_outer(p, op->arg[0]);
+  int64_t n = type_count(ir_type(f, v));
+  return n > type_count(ir_type(f, op->arg[0])) && n > type_count(ir_type(f, op->arg[1]));
 }
 
 static int group_of(const Product *p, Val v) {
@@ -53,12 +90,9 @@ static int group_of(const Product *p, Val v) {
 /* The part of the tree whose factors are in the group; NONE when there are none. Signs and divisors belong
  * outside. */
 static Val part(Product *p, Val v, int group) {
-  const Op *def = def_op(p->b->f, v);
-  bool node = def && (def->code == OP_MUL || def->code == OP_NEG || def->code == OP_BROADCAST ||
-                      (def->code == OP_DIV && !has_summed(p, def->arg[1])));
-  if (!node)
+  if (!is_open(p, v))
     return group_of(p, v) == group ? v : NONE;
-  const Op op = *def;
+  const Op op = *def_op(p->b->f, v);
   Val x = part(p, op.arg[0], group);
   if (op.code == OP_MUL) {
     Val y = part(p, op.arg[1], group);
@@ -135,13 +169,33 @@ static bool assign(Product *p) {
 
 /* The operand of a group, summed over the axes that it alone has. */
 static Val operand(Product *p, Val tree, int group, const Type *other) {
+  Func *f = p->b->f;
   Val v = part(p, tree, group);
   Axis alone[IR_MAX_RANK];
   uint32_t n = 0;
   for (uint32_t i = 0; i < p->n_axis; i++)
-    if (type_has(ir_type(p->b->f, v), p->axis[i]) && !type_has(other, p->axis[i]))
+    if (type_has(ir_type(f, v), p->axis[i]) && !type_has(other, p->axis[i]))
       alone[n++] = p->axis[i];
-  return ir_reduce(p->b, OP_SUM, v, alone, n);
+  if (n == 0)
+    return v;
+  Val sum = ir_reduce(p->b, OP_SUM, v, alone, n);
+  Val inner = sum == NONE ? NONE : outline_contract(p->b, f->val[sum].def);
+  return inner == NONE ? sum : inner;
+}
+
+/* Opens the tree until the factors group well. */
+static bool group_factors(Product *p, Val tree) {
+  p->factor[0] = tree;
+  p->n = 1;
+  for (;;) {
+    bool outer = false;
+    for (uint32_t i = 0; i < p->n; i++)
+      outer |= is_outer(p, p->factor[i]);
+    if (p->n >= 2 && !outer && assign(p))
+      return true;
+    if (!open_largest(p))
+      return false;
+  }
 }
 
 /* How often the sum repeats: summed axes that only a broadcast brought in. */
@@ -162,7 +216,7 @@ Val outline_contract(Builder *b, OpId id) {
   const Op op = f->op[id];
   Val tree = op.arg[0];
   Product p = {.b = b, .axis = op.attr.axis, .n_axis = op.attr.n_axis};
-  if (op.code != OP_SUM || !is_float(f, tree) || !collect(&p, tree) || p.n < 2 || !assign(&p))
+  if (op.code != OP_SUM || !is_float(f, tree) || !group_factors(&p, tree))
     return NONE;
   Type group[2] = {0};
   for (uint32_t i = 0; i < p.n; i++)

@@ -124,6 +124,10 @@ void vjp_SUB(Ad *a, OpId id, const Val *dy) {
 
 void vjp_MUL(Ad *a, OpId id, const Val *dy) {
   Val x = ad_arg(a, id, 0), y = ad_arg(a, id, 1);
+  if (x == y) {
+    ad_add(a, x, mul(a, *dy, scale(a, 2, ad_primal(a, x))));
+    return;
+  }
   if (ad_wants(a, x))
     ad_add(a, x, mul(a, *dy, ad_primal(a, y)));
   if (ad_wants(a, y))
