@@ -46,14 +46,14 @@ static Val in_type(Builder *b, Val v, Val as) {
 /* ---- softmax ---- */
 
 typedef struct {
-  Val max, e, sum; /* max: 0 in place of -inf */
+  Val max, shifted, e, sum; /* max: 0 in place of -inf */
 } Rows;
 
 static Rows softmax_rows(Builder *b, Val x, const Axis *axis, uint32_t n) {
   Val max = ir_reduce(b, OP_REDUCE_MAX, x, axis, n);
   max = ir_unary(b, OP_STOP, ir_select(b, equals(b, max, -INFINITY), like(b, max, 0), max));
-  Val e = ir_unary(b, OP_EXP, ir_binary(b, OP_SUB, x, max));
-  return (Rows){max, e, ir_reduce(b, OP_SUM, e, axis, n)};
+  Val shifted = ir_binary(b, OP_SUB, x, max), e = ir_unary(b, OP_EXP, shifted);
+  return (Rows){max, shifted, e, ir_reduce(b, OP_SUM, e, axis, n)};
 }
 
 static Val softmax_of(Builder *b, const Rows *r) {
@@ -150,7 +150,8 @@ static void xent(Builder *b, const Xent *c, Val *out) {
   const Type tx = *ir_type(f, c->x), tw = *ir_type(f, c->w), tl = *ir_type(f, logits),
              tt = *ir_type(f, c->target);
   Rows r = softmax_rows(b, logits, vocab, 1);
-  out[0] = ir_binary(b, OP_SUB, logsumexp_of(b, &r), ir_gather(b, logits, vocab, &c->target, 1));
+  /* not logsumexp - logits[target]: a large offset shared by all logits would swallow the sum */
+  out[0] = ir_binary(b, OP_SUB, ir_unary(b, OP_LOG, r.sum), ir_gather(b, r.shifted, vocab, &c->target, 1));
   if (c->g == NONE)
     return;
   Val id = ir_cast(b, ir_iota(b, *vocab, tl.dim[type_find(&tl, *vocab)].size), tt.dtype);

@@ -33,6 +33,7 @@ struct AdLoop {
   bool *operand; /* forward value -> operand of a contraction or an attention */
   uint32_t n_map;
   Val *saved;
+  uint32_t *at; /* saved value -> index among the forward's results */
   SliceIn *slice;
   InvariantIn *inv;
   uint32_t n_saved, cap_saved, n_slice, cap_slice, n_inv, cap_inv;
@@ -147,30 +148,50 @@ static void mark_operands(Ad *a, const Block *body) {
 
 /* ---- the forward gains results ---- */
 
+static Type stacked(const Func *f, Val v, const LoopShape *s) {
+  const Type src = f->val[v].type;
+  Type t = {.dtype = src.dtype};
+  type_push(&t, s->axis, s->size);
+  for (uint32_t k = 0; k < src.rank; k++)
+    type_push(&t, src.dim[k].axis, src.dim[k].size);
+  return t;
+}
+
+/* Adds the saved values to the body's returns, those not stacked already; l->at says where each one is. */
+static uint32_t add_returns(Func *f, struct AdLoop *l, Block *body) {
+  uint32_t n = 0;
+  l->at = ARENA_ARRAY(&f->module->arena, uint32_t, l->n_saved);
+  for (uint32_t i = 0; i < l->n_saved; i++) {
+    Val v = val_renew(f, l->saved[i]);
+    uint32_t k = l->s.n_carry;
+    while (k < body->n_ret && body->ret[k] != v)
+      k++;
+    l->at[i] = k;
+    if (k < body->n_ret)
+      continue;
+    ir_block_ret(f, body, v);
+    n++;
+  }
+  return n;
+}
+
 /* The loop's results must be consecutive, so all get new values; every mention of the old ones is renewed. */
-static Val extend_forward(Ad *outer, struct AdLoop *l) {
+static void extend_forward(Ad *outer, struct AdLoop *l) {
   Func *f = outer->b.f;
-  Arena *arena = &f->module->arena;
   Block *body = f->op[l->id].body;
-  uint32_t n_old = f->op[l->id].n_results, n = n_old + l->n_saved;
+  uint32_t n_old = f->op[l->id].n_results, n = n_old + add_returns(f, l, body);
   Val old = f->op[l->id].result, first = f->n_vals;
-  if (l->n_saved == 0)
-    return old;
-  for (uint32_t i = 0; i < l->n_saved; i++)
-    ir_block_ret(f, body, val_renew(f, l->saved[i]));
+  if (n == n_old)
+    return;
   for (uint32_t i = 0; i < n; i++) {
     Value v = {.def = l->id, .index = i};
     if (i < n_old) {
       v = f->val[old + i];
     } else {
-      Value src = f->val[l->saved[i - n_old]];
-      v.name = src.name;
-      v.type = (Type){.dtype = src.type.dtype};
-      type_push(&v.type, l->s.axis, l->s.size);
-      for (uint32_t k = 0; k < src.type.rank; k++)
-        type_push(&v.type, src.type.dim[k].axis, src.type.dim[k].size);
+      v.name = f->val[body->ret[i]].name;
+      v.type = stacked(f, body->ret[i], &l->s);
     }
-    VEC_PUSH(arena, f->val, f->n_vals, f->cap_vals, v);
+    VEC_PUSH(&f->module->arena, f->val, f->n_vals, f->cap_vals, v);
   }
   f->op[l->id].result = first;
   f->op[l->id].n_results = n;
@@ -179,7 +200,6 @@ static Val extend_forward(Ad *outer, struct AdLoop *l) {
     map_room(outer, first + i);
     outer->loop->map[first + i] = outer->loop->map[old + i];
   }
-  return first;
 }
 
 /* ---- the backward loop ---- */
@@ -253,19 +273,20 @@ static void set_params(Func *f, Block *bwd, const Carry *carry, uint32_t n_carry
 
 /* Emits the backward loop in the enclosing backward and hands its results to the operands of the forward
  * loop. */
-static void emit_backward(Ad *a, Ad *in, Val saved, const Carry *carry, uint32_t n_carry, const uint32_t *ys,
+static void emit_backward(Ad *a, Ad *in, const Carry *carry, uint32_t n_carry, const uint32_t *ys,
                           uint32_t n_ys) {
   struct AdLoop *l = in->loop;
   Func *f = a->b.f;
-  const Val *fwd_arg = f->op[l->id].arg;
+  const Val *fwd_arg = f->op[l->id].arg, result = f->op[l->id].result;
   uint32_t n = n_carry + l->n_slice + l->n_inv, k = 0;
   Val *args = ARENA_ARRAY(arena_of(a), Val, n);
   for (uint32_t i = 0; i < n_carry; i++)
     args[k++] = carry[i].init;
   for (uint32_t i = 0; i < l->n_slice; i++) {
     SliceIn s = l->slice[i];
-    Val v = s.kind == IN_COTANGENT ? s.value
-                                   : ad_primal(a, s.kind == IN_SAVED ? saved + s.index : fwd_arg[s.index]);
+    Val v = s.value;
+    if (s.kind != IN_COTANGENT)
+      v = ad_primal(a, s.kind == IN_SAVED ? result + l->at[s.index] : fwd_arg[s.index]);
     args[k++] = axis_first(&a->b, v, l->s.axis);
   }
   for (uint32_t i = 0; i < l->n_inv; i++)
@@ -315,7 +336,6 @@ void vjp_LOOP(Ad *a, OpId id, const Val *dy) {
   if (a->b.err->cls != ERR_NONE)
     return;
   set_params(f, bwd, carry, n_carry, &l);
-  uint32_t n_old = f->op[id].n_results;
-  Val first = extend_forward(a, &l);
-  emit_backward(a, &in, first + n_old, carry, n_carry, ys, n_ys);
+  extend_forward(a, &l);
+  emit_backward(a, &in, carry, n_carry, ys, n_ys);
 }

@@ -337,6 +337,35 @@ static void cross_entropy_is_found(void **state) {
   }
 }
 
+/* Logits too large to be stored at once: a loop over chunks of the tokens. */
+static void large_vocabulary_goes_in_chunks(void **state) {
+  (void)state;
+  Fix x;
+  Arena arena = {0};
+  fix_init(&x);
+  Val h = fix_param(&x, "h", "b=2,t=8,e=2"), w = fix_param(&x, "w", "v=140000,e=2");
+  Val target = fix_input(&x, "target", DT_I32, "b=2,t=8"), g = fix_input(&x, "g", DT_F64, "b=2,t=8");
+  Attr a = {.axis = (Axis[]){ax(&x, "e"), ax(&x, "v")}, .n_axis = 2};
+  Val r = ir_op(&x.b, OP_LINEAR_XENT_GRAD, (Val[]){h, w, target, g}, 4, &a, NULL);
+  no_error(&x);
+  for (uint32_t i = 0; i < 3; i++)
+    ir_func_ret(x.f, (FuncRes){.kind = RES_OUTPUT, .name = "out"}, r + i);
+  Func *f = pass_select(x.f, "copy", NULL, NULL);
+  expand_all(f, &x.err);
+  no_error(&x);
+  assert_int_equal(count_ops(f, OP_LOOP), 1);
+  Data d = make_data(f, -1, 1);
+  Tensor *want = run(x.f, &d, &arena), *got = run(f, &d, &arena);
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_true(type_equal(&want[i].type, &got[i].type));
+    for (int64_t k = 0; k < type_count(&want[i].type); k++)
+      close_to("chunked loss", got[i].data[k], want[i].data[k], 1e-12);
+  }
+  arena_free(&arena);
+  arena_free(&d.arena);
+  ir_module_free(x.m);
+}
+
 /* A metric on the logits keeps its own contraction; the loss still fuses. A second loss on them does not. */
 static void other_uses_of_logits(void **state) {
   (void)state;
@@ -369,6 +398,7 @@ int main(void) {
       cmocka_unit_test(grouped_queries),
       cmocka_unit_test(attention_expands),
       cmocka_unit_test(cross_entropy_is_found),
+      cmocka_unit_test(large_vocabulary_goes_in_chunks),
       cmocka_unit_test(other_uses_of_logits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
