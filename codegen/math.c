@@ -1,316 +1,303 @@
-/* math.c: elementary functions on scalars and vectors of f32 or f64. Polynomials with fused multiply-adds;
- * coefficients from the Cephes library (S. Moshier) and fdlibm (Sun Microsystems). About 1 to 2 units in the
- * last place; infinities, NaN and subnormals as in C. */
-#include "codegen/llvm.h"
+/* math.c: elementary functions as inline code: polynomials after range reduction, rounding only where the formula says so
+ * (every fused multiply-add is explicit). f32 is good to about 2 ulp, f64 to about 1e-15. Coefficients: Cephes and fdlibm. */
+#include "codegen/math.h"
 
+#include <float.h>
 #include <math.h>
 
-typedef struct {
-  Gen *g;
-  LLVMBuilderRef b;
-  LLVMTypeRef t, it; /* of x; integers of the same width */
-  unsigned lanes;    /* 0: a scalar */
-  bool wide;         /* f64 */
-} M;
+enum { MAX_LANES = 64 };
 
-static LLVMTypeRef shaped(const M *m, LLVMTypeRef t) {
-  return m->lanes ? LLVMVectorType(t, m->lanes) : t;
+/* ---- building blocks ---- */
+
+static bool is_vector(LLVMTypeRef t) { return LLVMGetTypeKind(t) == LLVMVectorTypeKind; }
+
+static V spread(LLVMTypeRef t, V scalar) {
+  V lane[MAX_LANES];
+  if (!is_vector(t))
+    return scalar;
+  unsigned n = LLVMGetVectorSize(t);
+  for (unsigned i = 0; i < n; i++)
+    lane[i] = scalar;
+  return LLVMConstVector(lane, n);
 }
 
-static M of(Gen *g, LLVMValueRef x) {
-  M m = {.g = g, .b = g->b, .t = LLVMTypeOf(x)};
-  m.lanes = LLVMGetTypeKind(m.t) == LLVMVectorTypeKind ? LLVMGetVectorSize(m.t) : 0;
-  m.wide = LLVMGetTypeKind(m.lanes ? LLVMGetElementType(m.t) : m.t) == LLVMDoubleTypeKind;
-  m.it = shaped(&m, m.wide ? LLVMInt64TypeInContext(g->ctx) : LLVMInt32TypeInContext(g->ctx));
+static LLVMTypeRef element(LLVMTypeRef t) { return is_vector(t) ? LLVMGetElementType(t) : t; }
+
+Math math_of(Gen *g, V x) {
+  Math m = {.g = g, .b = g->b, .t = LLVMTypeOf(x)};
+  m.f64 = LLVMGetTypeKind(element(m.t)) == LLVMDoubleTypeKind;
+  LLVMTypeRef i = m.f64 ? LLVMInt64TypeInContext(g->ctx) : LLVMInt32TypeInContext(g->ctx);
+  m.it = is_vector(m.t) ? LLVMVectorType(i, LLVMGetVectorSize(m.t)) : i;
   return m;
 }
 
-static LLVMValueRef all(M *m, LLVMValueRef scalar) {
-  LLVMValueRef lane[64];
-  for (unsigned i = 0; i < m->lanes; i++)
-    lane[i] = scalar;
-  return m->lanes ? LLVMConstVector(lane, m->lanes) : scalar;
+V math_const(Math *m, double v) { return spread(m->t, LLVMConstReal(element(m->t), v)); }
+
+V math_int(Math *m, uint64_t v) { return spread(m->it, LLVMConstInt(element(m->it), v, false)); }
+
+V math_call(Math *m, const char *name, V *args, unsigned n) {
+  return gen_intrinsic(m->g, name, &m->t, 1, args, n);
 }
 
-static LLVMValueRef c(M *m, double v) {
-  return all(m, LLVMConstReal(m->lanes ? LLVMGetElementType(m->t) : m->t, v));
+V math_fma(Math *m, V a, V b, V c) { return math_call(m, "llvm.fma", (V[]){a, b, c}, 3); }
+
+V math_poly(Math *m, V x, const double *c, unsigned n) {
+  V r = math_const(m, c[0]);
+  for (unsigned i = 1; i < n; i++)
+    r = math_fma(m, r, x, math_const(m, c[i]));
+  return r;
 }
 
-static LLVMValueRef ci(M *m, int64_t v) {
-  return all(m, LLVMConstInt(m->lanes ? LLVMGetElementType(m->it) : m->it, (unsigned long long)v, true));
+V math_copysign(Math *m, V size, V sign) { return math_call(m, "llvm.copysign", (V[]){size, sign}, 2); }
+
+V math_abs(Math *m, V x) { return math_call(m, "llvm.fabs", &x, 1); }
+
+static V bits(Math *m, V x) { return LLVMBuildBitCast(m->b, x, m->it, ""); }
+static V real(Math *m, V i) { return LLVMBuildBitCast(m->b, i, m->t, ""); }
+static V iadd(Math *m, V a, V b) { return LLVMBuildAdd(m->b, a, b, ""); }
+static V isub(Math *m, V a, V b) { return LLVMBuildSub(m->b, a, b, ""); }
+
+static unsigned mantissa_bits(const Math *m) { return m->f64 ? 52 : 23; }
+
+/* The nearest integer of x * scale, as a real and as an integer: adding 1.5 * 2^mantissa leaves it in the low bits. Unlike
+ * a conversion this is defined for NaN and for what does not fit. */
+static V nearest(Math *m, V x, double scale, V *integer) {
+  V magic = math_const(m, m->f64 ? 0x1.8p52 : 0x1.8p23);
+  V t = math_fma(m, x, math_const(m, scale), magic);
+  *integer = isub(m, bits(m, t), bits(m, magic));
+  return sub(m, t, magic);
 }
 
-static LLVMValueRef add(M *m, LLVMValueRef x, LLVMValueRef y) {
-  return LLVMBuildFAdd(m->b, x, y, "");
-}
-static LLVMValueRef sub(M *m, LLVMValueRef x, LLVMValueRef y) {
-  return LLVMBuildFSub(m->b, x, y, "");
-}
-static LLVMValueRef mul(M *m, LLVMValueRef x, LLVMValueRef y) {
-  return LLVMBuildFMul(m->b, x, y, "");
-}
-static LLVMValueRef quo(M *m, LLVMValueRef x, LLVMValueRef y) {
-  return LLVMBuildFDiv(m->b, x, y, "");
-}
-static LLVMValueRef fma3(M *m, LLVMValueRef x, LLVMValueRef y, LLVMValueRef z) {
-  return gen_intrinsic(m->g, "llvm.fma", &m->t, 1, (LLVMValueRef[]){x, y, z}, 3);
-}
-static LLVMValueRef call1(M *m, const char *name, LLVMValueRef x) {
-  return gen_intrinsic(m->g, name, &m->t, 1, &x, 1);
-}
-static LLVMValueRef sel(M *m, LLVMValueRef k, LLVMValueRef x, LLVMValueRef y) {
-  return LLVMBuildSelect(m->b, k, x, y, "");
-}
-static LLVMValueRef cmp(M *m, LLVMRealPredicate p, LLVMValueRef x, LLVMValueRef y) {
-  return LLVMBuildFCmp(m->b, p, x, y, "");
-}
-static LLVMValueRef bits(M *m, LLVMValueRef x) {
-  return LLVMBuildBitCast(m->b, x, m->it, "");
-}
-static LLVMValueRef real(M *m, LLVMValueRef x) {
-  return LLVMBuildBitCast(m->b, x, m->t, "");
-}
-static LLVMValueRef neg(M *m, LLVMValueRef x) {
-  return LLVMBuildFNeg(m->b, x, "");
+/* x - n * (hi + mid + lo) */
+static V reduce3(Math *m, V x, V n, double hi, double mid, double lo) {
+  x = math_fma(m, n, math_const(m, -hi), x);
+  x = math_fma(m, n, math_const(m, -mid), x);
+  return lo != 0 ? math_fma(m, n, math_const(m, -lo), x) : x;
 }
 
-/* k[0] x^(n-1) + ... + k[n-1] */
-static LLVMValueRef poly(M *m, LLVMValueRef x, const double *k, int n) {
-  LLVMValueRef p = c(m, k[0]);
-  for (int i = 1; i < n; i++)
-    p = fma3(m, p, x, c(m, k[i]));
-  return p;
-}
-#define POLY(m, x, k) poly(m, x, k, (int)(sizeof(k) / sizeof *(k)))
+/* ---- exp, sigmoid ---- */
 
-/* Nearest integer of x, |x| < 2^22 (2^51), as a float and in *i as an integer, without a conversion that NaN
- * would break. */
-static LLVMValueRef nearest(M *m, LLVMValueRef x, LLVMValueRef *i) {
-  double magic = m->wide ? 0x1.8p52 : 0x1.8p23;
-  LLVMValueRef t = add(m, x, c(m, magic));
-  *i = LLVMBuildSub(m->b, bits(m, t), bits(m, c(m, magic)), "");
-  return sub(m, t, c(m, magic));
+/* 2^n for -127 < n < 128 */
+static V power_of_two(Math *m, V n) {
+  V biased = iadd(m, n, math_int(m, m->f64 ? 1023 : 127));
+  return real(m, LLVMBuildShl(m->b, biased, math_int(m, mantissa_bits(m)), ""));
 }
 
-static LLVMValueRef power_of_two(M *m, LLVMValueRef i) {
-  LLVMValueRef biased = LLVMBuildAdd(m->b, i, ci(m, m->wide ? 1023 : 127), "");
-  return real(m, LLVMBuildShl(m->b, biased, ci(m, m->wide ? 52 : 23), ""));
+V math_exp(Math *m, V x, V low) {
+  V n, r, p, one = math_const(m, 1);
+  x = m->f64 ? clamp(m, x, -746, 710) : clamp(m, x, -104, 89);
+  V k = nearest(m, x, M_LOG2E, &n);
+  if (m->f64)
+    r = reduce3(m, x, k, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 0);
+  else
+    r = reduce3(m, x, k, 0.693359375, -2.12194440e-4, 0);
+  if (low)
+    r = add(m, r, low);
+  if (m->f64)
+    p = POLY(m, r, 1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320,
+             1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5);
+  else
+    p = POLY(m, r, 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+             5.0000001201e-1);
+  p = add(m, math_fma(m, p, mul(m, r, r), r), one);
+  /* Two factors: 2^n itself may be out of range while the product is not; only the last multiplication rounds. */
+  V half = LLVMBuildAShr(m->b, n, math_int(m, 1), "");
+  return mul(m, mul(m, p, power_of_two(m, half)), power_of_two(m, isub(m, n, half)));
 }
 
 LLVMValueRef gen_exp(Gen *g, LLVMValueRef x) {
-  static const double k32[] = {1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3,
-                               4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1};
-  static const double k64[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
-                               1.0 / 362880,     1.0 / 40320,     1.0 / 5040,     1.0 / 720,
-                               1.0 / 120,        1.0 / 24,        1.0 / 6,        0.5};
-  M m = of(g, x);
-  double limit = m.wide ? 800 : 150; /* NaN passes through both selects */
-  x = sel(&m, cmp(&m, LLVMRealOGT, x, c(&m, limit)), c(&m, limit), x);
-  x = sel(&m, cmp(&m, LLVMRealOLT, x, c(&m, -limit)), c(&m, -limit), x);
-  LLVMValueRef i, n = nearest(&m, mul(&m, x, c(&m, 1.4426950408889634)), &i), nn = neg(&m, n);
-  LLVMValueRef r = fma3(&m, nn, c(&m, m.wide ? 6.93147180369123816490e-01 : 0.693359375), x);
-  r = fma3(&m, nn, c(&m, m.wide ? 1.90821492927058770002e-10 : -2.12194440e-4), r);
-  LLVMValueRef p = m.wide ? POLY(&m, r, k64) : POLY(&m, r, k32);
-  p = add(&m, fma3(&m, mul(&m, r, r), p, r), c(&m, 1));
-  /* two steps, so that results near the ends of the range are rounded once */
-  LLVMValueRef half = LLVMBuildAShr(m.b, i, ci(&m, 1), ""), rest = LLVMBuildSub(m.b, i, half, "");
-  return mul(&m, mul(&m, p, power_of_two(&m, half)), power_of_two(&m, rest));
+  Math m = math_of(g, x);
+  return math_exp(&m, x, NULL);
+}
+
+LLVMValueRef gen_sigmoid(Gen *g, LLVMValueRef x) {
+  Math m = math_of(g, x);
+  V one = math_const(&m, 1), e = math_exp(&m, neg(&m, math_abs(&m, x)), NULL);
+  return quot(&m, pick(&m, less(&m, x, math_const(&m, 0)), e, one), add(&m, one, e));
+}
+
+/* ---- log, log1p ---- */
+
+V math_split(Math *m, V x, V *e) {
+  V tiny = less(m, x, math_const(m, m->f64 ? DBL_MIN : (double)FLT_MIN));
+  V shift = math_int(m, mantissa_bits(m)), root = math_int(m, m->f64 ? 0x3fe6a09e667f3bcd : 0x3f3504f3);
+  x = pick(m, tiny, mul(m, x, math_const(m, m->f64 ? 0x1p52 : 0x1p23)), x);
+  V i = isub(m, bits(m, x), root);
+  V n = LLVMBuildAShr(m->b, i, shift, "");
+  n = isub(m, n, pick(m, tiny, shift, math_int(m, 0)));
+  *e = LLVMBuildSIToFP(m->b, n, m->t, "");
+  V mask = math_int(m, m->f64 ? 0xfffffffffffff : 0x7fffff);
+  return real(m, iadd(m, LLVMBuildAnd(m->b, i, mask, ""), root));
+}
+
+static V log_f32(Math *m, V f, V e) {
+  V z = mul(m, f, f);
+  V p = POLY(m, f, 7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+             -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1);
+  p = mul(m, mul(m, f, z), p);
+  p = math_fma(m, e, math_const(m, -2.12194440e-4), p);
+  p = math_fma(m, math_const(m, -0.5), z, p);
+  return math_fma(m, e, math_const(m, 0.693359375), add(m, f, p));
+}
+
+static V log_f64(Math *m, V f, V e) {
+  V s = quot(m, f, add(m, f, math_const(m, 2))), z = mul(m, s, s);
+  V r = POLY(m, z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
+             2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01, 6.666666666666735130e-01);
+  V half = mul(m, math_const(m, 0.5), mul(m, f, f));
+  V low = mul(m, s, math_fma(m, z, r, half));
+  low = math_fma(m, e, math_const(m, 1.90821492927058770002e-10), low);
+  V high = mul(m, e, math_const(m, 6.93147180369123816490e-01));
+  return sub(m, high, sub(m, sub(m, half, low), f));
 }
 
 LLVMValueRef gen_log(Gen *g, LLVMValueRef x) {
-  static const double k32[] = {0.24279078841, 0.28498786688, 0.40000972152, 0.66666662693};
-  static const double k64[] = {1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
-                               2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
-                               6.666666666666735130e-01};
-  M m = of(g, x);
-  int shift = m.wide ? 52 : 23;
-  LLVMValueRef zero = c(&m, 0);
-  LLVMValueRef tiny =
-      cmp(&m, LLVMRealOLT, x, c(&m, m.wide ? 0x1p-1022 : 0x1p-126)); /* subnormals are scaled up */
-  LLVMValueRef y = sel(&m, tiny, mul(&m, x, c(&m, m.wide ? 0x1p52 : 0x1p23)), x);
-  LLVMValueRef root = ci(&m, m.wide ? 0x3fe6a09e667f3bcd : 0x3f3504f3); /* sqrt(1/2) */
-  LLVMValueRef d = LLVMBuildSub(m.b, bits(&m, y), root, "");
-  LLVMValueRef e = LLVMBuildSIToFP(m.b, LLVMBuildAShr(m.b, d, ci(&m, shift), ""), m.t, "");
-  e = sub(&m, e, sel(&m, tiny, c(&m, shift), zero));
-  LLVMValueRef low = LLVMBuildAnd(m.b, d, ci(&m, ((int64_t)1 << shift) - 1), "");
-  LLVMValueRef f = sub(&m, real(&m, LLVMBuildAdd(m.b, low, root, "")), c(&m, 1));
-  LLVMValueRef s = quo(&m, f, add(&m, f, c(&m, 2))), z = mul(&m, s, s);
-  LLVMValueRef r = mul(&m, z, m.wide ? POLY(&m, z, k64) : POLY(&m, z, k32));
-  LLVMValueRef half = mul(&m, mul(&m, c(&m, 0.5), f), f);
-  LLVMValueRef lo = fma3(&m, e, c(&m, m.wide ? 1.90821492927058770002e-10 : 9.0580006145e-06),
-                         mul(&m, s, add(&m, half, r)));
-  LLVMValueRef out = fma3(&m, e, c(&m, m.wide ? 6.93147180369123816490e-01 : 6.9313812256e-01),
-                          sub(&m, f, sub(&m, half, lo)));
-  out = sel(&m, cmp(&m, LLVMRealOEQ, x, c(&m, INFINITY)), x, out);
-  out = sel(&m, cmp(&m, LLVMRealOEQ, x, zero), c(&m, -INFINITY), out);
-  return sel(&m, cmp(&m, LLVMRealULT, x, zero), c(&m, NAN), out);
+  Math m = math_of(g, x);
+  V e, zero = math_const(&m, 0), inf = math_const(&m, INFINITY);
+  V f = sub(&m, math_split(&m, x, &e), math_const(&m, 1));
+  V r = m.f64 ? log_f64(&m, f, e) : log_f32(&m, f, e);
+  r = pick(&m, same(&m, x, zero), math_const(&m, -INFINITY), r);
+  r = pick(&m, LLVMBuildFCmp(m.b, LLVMRealULT, x, zero, ""), math_const(&m, NAN), r);
+  return pick(&m, same(&m, x, inf), inf, r);
 }
 
-/* log(1 + x) = log(u) + (x - (u - 1)) / u with u = 1 + x rounded. */
+/* log(u) for u = 1 + x rounded, plus what the rounding lost. */
 LLVMValueRef gen_log1p(Gen *g, LLVMValueRef x) {
-  M m = of(g, x);
-  LLVMValueRef u = add(&m, x, c(&m, 1));
-  LLVMValueRef fix = quo(&m, sub(&m, x, sub(&m, u, c(&m, 1))), u);
-  LLVMValueRef finite =
-      cmp(&m, LLVMRealONE, fix, c(&m, INFINITY)); /* also false for NaN: u is 0 or infinite */
-  return add(&m, gen_log(g, u), sel(&m, finite, fix, c(&m, 0)));
+  Math m = math_of(g, x);
+  V one = math_const(&m, 1), zero = math_const(&m, 0), u = add(&m, one, x);
+  V lost = pick(&m, less(&m, x, one), sub(&m, x, sub(&m, u, one)), sub(&m, one, sub(&m, u, x)));
+  V finite = LLVMBuildAnd(m.b, less(&m, zero, u), less(&m, u, math_const(&m, INFINITY)), "");
+  V r = gen_log(g, u);
+  r = pick(&m, finite, add(&m, r, quot(&m, lost, u)), r);
+  return pick(&m, same(&m, x, zero), x, r); /* the sign of zero */
 }
 
-static LLVMValueRef with_sign(M *m, LLVMValueRef size, LLVMValueRef sign) {
-  return gen_intrinsic(m->g, "llvm.copysign", &m->t, 1, (LLVMValueRef[]){size, sign}, 2);
+/* ---- tanh, erf ---- */
+
+static V tanh_small(Math *m, V x) {
+  V z = mul(m, x, x), p;
+  if (m->f64) {
+    p = POLY(m, z, -9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3);
+    V q = POLY(m, z, 1, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3);
+    p = quot(m, p, q);
+  } else {
+    p = POLY(m, z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1);
+  }
+  return math_fma(m, mul(m, p, z), x, x);
 }
 
 LLVMValueRef gen_tanh(Gen *g, LLVMValueRef x) {
-  static const double k32[] = {-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
-                               -3.33332819422e-1};
-  static const double p64[] = {-9.64399179425052238628e-1, -9.92877231001918586564e1,
-                               -1.61468768441708447952e3};
-  static const double q64[] = {1, 1.12811678491632931402e2, 2.23548839060100448583e3,
-                               4.84406305325125486048e3};
-  M m = of(g, x);
-  LLVMValueRef a = call1(&m, "llvm.fabs", x), z = mul(&m, x, x);
-  LLVMValueRef p = m.wide ? quo(&m, POLY(&m, z, p64), POLY(&m, z, q64)) : POLY(&m, z, k32);
-  LLVMValueRef small = fma3(&m, mul(&m, x, z), p, x);
-  LLVMValueRef e = gen_exp(g, add(&m, a, a));
-  LLVMValueRef large = sub(&m, c(&m, 1), quo(&m, c(&m, 2), add(&m, e, c(&m, 1))));
-  return sel(&m, cmp(&m, LLVMRealOLT, a, c(&m, 0.625)), small, with_sign(&m, large, x));
+  Math m = math_of(g, x);
+  V one = math_const(&m, 1), a = math_abs(&m, x), small = less(&m, a, math_const(&m, 0.625));
+  V e = math_exp(&m, add(&m, a, a), NULL);
+  V large = sub(&m, one, quot(&m, math_const(&m, 2), add(&m, e, one)));
+  return pick(&m, small, tanh_small(&m, x), math_copysign(&m, large, x));
 }
 
-/* e = exp(-|x|): 1 / (1 + e) or e / (1 + e); no overflow, small results keep their relative precision. */
-LLVMValueRef gen_sigmoid(Gen *g, LLVMValueRef x) {
-  M m = of(g, x);
-  LLVMValueRef e = gen_exp(g, neg(&m, call1(&m, "llvm.fabs", x)));
-  LLVMValueRef top = sel(&m, cmp(&m, LLVMRealOLT, x, c(&m, 0)), e, c(&m, 1));
-  return quo(&m, top, add(&m, c(&m, 1), e));
+/* Polynomials by N. Juffa. */
+static V erf_f32(Math *m, V x) {
+  V a = math_abs(m, x), s = mul(m, x, x), t = clamp(m, a, 0, 4);
+  V p = POLY(m, t, -1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
+             -1.28717512e-1);
+  V large = sub(m, math_const(m, 1), math_exp(m, math_fma(m, p, t, neg(m, t)), NULL));
+  V q = POLY(m, s, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1);
+  V in = less(m, a, math_const(m, 0.927734375));
+  return pick(m, in, math_fma(m, q, x, x), math_copysign(m, large, x));
 }
 
-static LLVMValueRef erf32(M *m, LLVMValueRef x) {
-  static const double near0[] = {7.853861353153693e-5,  -8.010193625184903e-4, 5.188327685732524e-3,
-                                 -2.685381193529856e-2, 1.128358514861418e-1,  -3.761262582423300e-1,
-                                 1.128379165726710e+0};
-  static const double mid[] = {2.326819970068386e-2,  -1.387039388740657e-1, 3.687424674597105e-1,
-                               -5.824733027278666e-1, 6.210004621745983e-1,  -4.944515323274145e-1,
-                               3.404879937665872e-1,  -2.741127028184656e-1, 5.638259427386472e-1};
-  static const double far[] = {-1.047766399936249e+1, 1.297719955372516e+1,  -7.495518717768503e+0,
-                               2.921019019210786e+0,  -1.015265279202700e+0, 4.218463358204948e-1,
-                               -2.820767439740514e-1, 5.641895067754075e-1};
-  LLVMValueRef a = call1(m, "llvm.fabs", x), z = mul(m, x, x);
-  LLVMValueRef small = mul(m, x, POLY(m, z, near0));
-  LLVMValueRef q = quo(m, c(m, 1), a), y = mul(m, q, q);
-  LLVMValueRef p = sel(m, cmp(m, LLVMRealOLT, a, c(m, 2)), POLY(m, y, mid), POLY(m, y, far));
-  LLVMValueRef large = sub(m, c(m, 1), mul(m, mul(m, gen_exp(m->g, neg(m, z)), q), p));
-  return sel(m, cmp(m, LLVMRealOLT, a, c(m, 1)), small, with_sign(m, large, x));
+/* R(1/x^2) of erfc(x) = exp(-x^2 - 0.5625 + R) / x, 1.25 <= x. */
+static V erf_tail(Math *m, V x) {
+  V s = quot(m, math_const(m, 1), mul(m, x, x));
+  V ra = POLY(m, s, -9.81432934416914548592, -8.12874355063065934246e+01, -1.84605092906711035994e+02,
+              -1.62396669462573470355e+02, -6.23753324503260060396e+01, -1.05586262253232909814e+01,
+              -6.93858572707181764372e-01, -9.86494403484714822705e-03);
+  V sa = POLY(m, s, -6.04244152148580987438e-02, 6.57024977031928170135, 1.08635005541779435134e+02,
+              4.29008140027567833386e+02, 6.45387271733267880336e+02, 4.34565877475229228821e+02,
+              1.37657754143519042600e+02, 1.96512716674392571292e+01, 1);
+  V rb = POLY(m, s, -4.83519191608651397019e+02, -1.02509513161107724954e+03, -6.37566443368389627722e+02,
+              -1.60636384855821916062e+02, -1.77579549177547519889e+01, -7.99283237680523006574e-01,
+              -9.86494292470009928597e-03);
+  V sb = POLY(m, s, -2.24409524465858183362e+01, 4.74528541206955367215e+02, 2.55305040643316442583e+03,
+              3.19985821950859553908e+03, 1.53672958608443695994e+03, 3.25792512996573918826e+02,
+              3.03380607434824582924e+01, 1);
+  V near = less(m, x, math_const(m, 1 / 0.35));
+  return quot(m, pick(m, near, ra, rb), pick(m, near, sa, sb));
 }
 
-static LLVMValueRef erf64(M *m, LLVMValueRef x) {
-  static const double t[] = {9.60497373987051638749e0, 9.00260197203842689217e1, 2.23200534594684319226e3,
-                             7.00332514112805075473e3, 5.55923013010394962768e4};
-  static const double u[] = {1,
-                             3.35617141647503099647e1,
-                             5.21357949780152679795e2,
-                             4.59432382970980127987e3,
-                             2.26290000613890934246e4,
-                             4.92673942608635921086e4};
-  static const double p[] = {2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687e0,
-                             4.86371970985681366614e1,   1.96520832956077098242e2,  5.26445194995477358631e2,
-                             9.34528527171957607540e2,   1.02755188689515710272e3,  5.57535335369399327526e2};
-  static const double q[] = {1,
-                             1.32281951154744992508e1,
-                             8.67072140885989742329e1,
-                             3.54937778887819891062e2,
-                             9.75708501743205489753e2,
-                             1.82390916687909736289e3,
-                             2.24633760818710981792e3,
-                             1.65666309194161350182e3,
-                             5.57535340817727675546e2};
-  LLVMValueRef a = call1(m, "llvm.fabs", x), z = mul(m, x, x);
-  LLVMValueRef small = mul(m, x, quo(m, POLY(m, z, t), POLY(m, z, u)));
-  LLVMValueRef bound =
-      sel(m, cmp(m, LLVMRealOGT, a, c(m, 8)), c(m, 8), a); /* erfc(8) is below half a unit of 1 */
-  LLVMValueRef tail =
-      mul(m, gen_exp(m->g, neg(m, mul(m, bound, bound))), quo(m, POLY(m, bound, p), POLY(m, bound, q)));
-  return sel(m, cmp(m, LLVMRealOLT, a, c(m, 1)), small, with_sign(m, sub(m, c(m, 1), tail), x));
+static V erf_f64(Math *m, V x) {
+  V one = math_const(m, 1), a = math_abs(m, x), z = mul(m, x, x);
+  V p = POLY(m, z, -2.37630166566501626084e-05, -5.77027029648944159157e-03, -2.84817495755985104766e-02,
+             -3.25042107247001499370e-01, 1.28379167095512558561e-01);
+  V q = POLY(m, z, -3.96022827877536812320e-06, 1.32494738004321644526e-04, 5.08130628187576562776e-03,
+             6.50222499887672944485e-02, 3.97917223959155352819e-01, 1);
+  V small = math_fma(m, x, quot(m, p, q), x), s = sub(m, a, one);
+  p = POLY(m, s, -2.16637559486879084300e-03, 3.54783043256182359371e-02, -1.10894694282396677476e-01,
+           3.18346619901161753674e-01, -3.72207876035701323847e-01, 4.14856118683748331666e-01,
+           -2.36211856075265944077e-03);
+  q = POLY(m, s, 1.19844998467991074170e-02, 1.36370839120290507362e-02, 1.26171219808761642112e-01,
+           7.18286544141962662868e-02, 5.40397917702171048937e-01, 1.06420880400844228286e-01, 1);
+  V middle = add(m, math_const(m, 8.45062911510467529297e-01), quot(m, p, q));
+  V t = clamp(m, a, 1, 6), r = sub(m, erf_tail(m, t), math_const(m, 0.5625));
+  V large = sub(m, one, quot(m, math_exp(m, math_fma(m, neg(m, t), t, r), NULL), t));
+  large = pick(m, less(m, a, math_const(m, 1.25)), middle, large);
+  return pick(m, less(m, a, math_const(m, 0.84375)), small, math_copysign(m, large, x));
 }
 
 LLVMValueRef gen_erf(Gen *g, LLVMValueRef x) {
-  M m = of(g, x);
-  return m.wide ? erf64(&m, x) : erf32(&m, x);
+  Math m = math_of(g, x);
+  return m.f64 ? erf_f64(&m, x) : erf_f32(&m, x);
 }
 
-/* x less the nearest multiple of pi/2, computed in f64; *quadrant its number. Good to |x| about 1e6. */
-static LLVMValueRef reduce_angle(M *w, LLVMValueRef x, LLVMValueRef *quadrant) {
-  LLVMValueRef n = neg(w, nearest(w, mul(w, x, c(w, 0.6366197723675814)), quadrant));
-  LLVMValueRef r = fma3(w, n, c(w, 1.57079632673412561417e+00), x);
-  r = fma3(w, n, c(w, 6.07710050630396597660e-11), r);
-  return fma3(w, n, c(w, 2.02226624879595063154e-21), r);
+/* ---- sin, cos ---- */
+
+static V sin_core(Math *m, V r, V z) {
+  V p = m->f64 ? POLY(m, z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+                      -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01)
+               : POLY(m, z, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1);
+  return math_fma(m, mul(m, p, z), r, r);
 }
 
-static LLVMValueRef sine(Gen *g, LLVMValueRef x, int64_t turn) {
-  static const double s32[] = {-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1};
-  static const double c32[] = {2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2};
-  static const double s64[] = {1.58969099521155010221e-10, -2.50507602534068634195e-08,
-                               2.75573137070700676789e-06, -1.98412698298579493134e-04,
-                               8.33333333332248946124e-03, -1.66666666666666324348e-01};
-  static const double c64[] = {-1.13596475577881948265e-11, 2.08757232129817482790e-09,
-                               -2.75573143513906633035e-07, 2.48015872894767294178e-05,
-                               -1.38888888888741095749e-03, 4.16666666666666019037e-02};
-  M m = of(g, x);
-  LLVMTypeRef wide = shaped(&m, LLVMDoubleTypeInContext(g->ctx));
-  LLVMValueRef xw = m.wide ? x : LLVMBuildFPExt(g->b, x, wide, ""), k;
-  M w = of(g, xw);
-  LLVMValueRef r = reduce_angle(&w, xw, &k);
-  k = LLVMBuildAdd(g->b, k, ci(&w, turn), "");
-  if (!m.wide)
-    r = LLVMBuildFPTrunc(g->b, r, m.t, "");
-  LLVMValueRef z = mul(&m, r, r);
-  LLVMValueRef s = fma3(&m, mul(&m, r, z), m.wide ? POLY(&m, z, s64) : POLY(&m, z, s32), r);
-  LLVMValueRef co = fma3(&m, mul(&m, z, z), m.wide ? POLY(&m, z, c64) : POLY(&m, z, c32),
-                         fma3(&m, z, c(&m, -0.5), c(&m, 1)));
-  LLVMValueRef zero = ci(&w, 0);
-  LLVMValueRef odd = LLVMBuildICmp(g->b, LLVMIntNE, LLVMBuildAnd(g->b, k, ci(&w, 1), ""), zero, "");
-  LLVMValueRef minus = LLVMBuildICmp(g->b, LLVMIntNE, LLVMBuildAnd(g->b, k, ci(&w, 2), ""), zero, "");
-  LLVMValueRef v = sel(&m, odd, co, s);
-  return sel(&m, minus, neg(&m, v), v);
+static V cos_core(Math *m, V z) {
+  V p = m->f64 ? POLY(m, z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+                      2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02)
+               : POLY(m, z, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2);
+  return math_fma(m, mul(m, z, z), p, math_fma(m, math_const(m, -0.5), z, math_const(m, 1)));
 }
 
-LLVMValueRef gen_sin(Gen *g, LLVMValueRef x) {
-  return sine(g, x, 0);
+/* sin(x + quarter * pi/2), right for |x| <= 1e5; beyond, the result loses precision but stays within [-1, 1]. */
+static V sin_shifted(Gen *g, V x, unsigned quarter) {
+  Math m = math_of(g, x);
+  V n, r, k = nearest(&m, x, M_2_PI, &n);
+  if (m.f64)
+    r = reduce3(&m, x, k, 0x1.921fb54442d18p0, 0x1.1a62633145c07p-54, -0x1.f1976b7ed8fbcp-110);
+  else
+    r = reduce3(&m, x, k, 0x1.921fb6p0, -0x1.777a5cp-25, -0x1.ee59dap-50);
+  r = clamp(&m, r, -0.8, 0.8);
+  n = iadd(&m, n, math_int(&m, quarter));
+  V z = mul(&m, r, r), one = math_int(&m, 1), zero = math_int(&m, 0);
+  V odd = LLVMBuildICmp(m.b, LLVMIntNE, LLVMBuildAnd(m.b, n, one, ""), zero, "");
+  V v = pick(&m, odd, cos_core(&m, z), sin_core(&m, r, z));
+  V flip = LLVMBuildICmp(m.b, LLVMIntNE, LLVMBuildAnd(m.b, n, math_int(&m, 2), ""), zero, "");
+  return pick(&m, flip, neg(&m, v), v);
 }
-LLVMValueRef gen_cos(Gen *g, LLVMValueRef x) {
-  return sine(g, x, 1);
-}
+
+LLVMValueRef gen_sin(Gen *g, LLVMValueRef x) { return sin_shifted(g, x, 0); }
+
+LLVMValueRef gen_cos(Gen *g, LLVMValueRef x) { return sin_shifted(g, x, 1); }
+
+/* ---- roots, rounding ---- */
 
 LLVMValueRef gen_sqrt(Gen *g, LLVMValueRef x) {
-  M m = of(g, x);
-  return call1(&m, "llvm.sqrt", x);
-}
-
-LLVMValueRef gen_floor(Gen *g, LLVMValueRef x) {
-  M m = of(g, x);
-  return call1(&m, "llvm.floor", x);
+  Math m = math_of(g, x);
+  return math_call(&m, "llvm.sqrt", &x, 1);
 }
 
 LLVMValueRef gen_rsqrt(Gen *g, LLVMValueRef x) {
-  M m = of(g, x);
-  return quo(&m, c(&m, 1), call1(&m, "llvm.sqrt", x));
+  Math m = math_of(g, x);
+  return quot(&m, math_const(&m, 1), math_call(&m, "llvm.sqrt", &x, 1));
 }
 
-/* exp(y log |x|) in f64; a negative x needs an integer y, whose parity is the sign. */
-LLVMValueRef gen_pow(Gen *g, LLVMValueRef x, LLVMValueRef y) {
-  M m = of(g, x);
-  if (!m.wide) {
-    LLVMTypeRef wide = shaped(&m, LLVMDoubleTypeInContext(g->ctx));
-    LLVMValueRef r = gen_pow(g, LLVMBuildFPExt(g->b, x, wide, ""), LLVMBuildFPExt(g->b, y, wide, ""));
-    return LLVMBuildFPTrunc(g->b, r, m.t, "");
-  }
-  LLVMValueRef zero = c(&m, 0), one = c(&m, 1);
-  LLVMValueRef r = gen_exp(g, mul(&m, y, gen_log(g, call1(&m, "llvm.fabs", x))));
-  LLVMValueRef half = mul(&m, y, c(&m, 0.5));
-  LLVMValueRef whole = cmp(&m, LLVMRealOEQ, call1(&m, "llvm.floor", y), y);
-  LLVMValueRef odd = LLVMBuildAnd(g->b, whole, cmp(&m, LLVMRealUNE, call1(&m, "llvm.floor", half), half), "");
-  LLVMValueRef negative = cmp(&m, LLVMRealOLT, x, zero);
-  LLVMValueRef signed_r = sel(&m, odd, neg(&m, r), sel(&m, whole, r, c(&m, NAN)));
-  r = sel(&m, negative, signed_r, r);
-  LLVMValueRef is_one = LLVMBuildOr(g->b, cmp(&m, LLVMRealOEQ, y, zero), cmp(&m, LLVMRealOEQ, x, one), "");
-  return sel(&m, is_one, one, r);
+LLVMValueRef gen_floor(Gen *g, LLVMValueRef x) {
+  Math m = math_of(g, x);
+  return math_call(&m, "llvm.floor", &x, 1);
 }
