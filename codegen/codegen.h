@@ -15,9 +15,10 @@
  *     (the sum then starts from that param); its operands may be computed in the body as above;
  *   - "scan": CUMSUMs over one axis, pointwise and movement ops before and pointwise ops after;
  *   - "sort": one SORT, its operand computed in the body, both results returned as they are;
- *   - "gemm": one CONTRACT; before it only RENAME, SPLIT, MERGE, REORDER of body params (resolved to strides; anything else
- *     is evaluated into a buffer first); after it pointwise and movement ops as in "map". Several results are allowed;
- *   - "attention", "attention_grad": one ATTENTION or ATTENTION_GRAD op of body params, results returned as they are.
+ *   - "gemm": any number of CONTRACTs among the ops of "map" and "norm" (each is its own phase; what comes before and after is
+ *     computed in phases of its own as well, fused as far as possible). Operands that are body params, or RENAME, SPLIT, MERGE,
+ *     REORDER or SLICE of them, are read in place; anything else is put in scratch first. Products too small for tiles are sums;
+ *   - "attention", "attention_grad": not yet: codegen_region_ok refuses them, their expansion is legal.
  * The class is a hint for the reader: the emitter is chosen by the ops found. */
 #ifndef DLC_CODEGEN_H
 #define DLC_CODEGEN_H

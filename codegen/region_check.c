@@ -87,6 +87,8 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     Kind k = kind_of(op->code);
     if (k == KIND_NONE)
       return no(why, size, ir_op_info[op->code].text);
+    if (k == KIND_ATTENTION)
+      return no(why, size, "attention is not emitted as one kernel: expand it");
     special += k != KIND_NESTS && count[k]++ == 0;
     reductions += ir_op_info[op->code].cls == CLASS_REDUCE ? 1 : op->code == OP_SOFTMAX ? 2 : 0;
     for (uint32_t r = 0; r < op->n_results; r++)
@@ -106,8 +108,6 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     OpId d = f->val[b->ret[i]].def;
     if (count[KIND_SORT] && (d == NONE || f->op[d].code != OP_SORT))
       return no(why, size, "results beside those of the sort");
-    if (count[KIND_ATTENTION] && (d == NONE || kind_of(f->op[d].code) != KIND_ATTENTION))
-      return no(why, size, "results beside those of attention");
     bool direct = d != NONE && (f->op[d].code == OP_SCATTER_ADD || f->op[d].code == OP_ADD);
     if (count[KIND_SCATTER] && (b->n_ret != 1 || !direct))
       return no(why, size, "results beside that of scatter_add");
