@@ -128,8 +128,12 @@ Block *body_gradient(Func *f, const Block *body, Error *err) {
   if (!ad_pull(f, g, s, ds, &raw, 1, &draw, err))
     return NULL;
   Builder b = {.f = f, .b = g, .loc = {NONE, 0, 0}, .err = err};
-  ir_block_ret(f, g, draw == NONE ? build_zeros(&b, &t) : build_as(&b, draw, &t));
-  return g;
+  if (draw == NONE)
+    draw = build_zeros(&b, &t);
+  else if (!type_same_dims(ir_type(f, draw), &t))
+    draw = build_as(&b, draw, &t);
+  ir_block_ret(f, g, draw);
+  return simplify_body(f, g, true, err) ? g : NULL;
 }
 
 /* ---- projection + cross-entropy ---- */

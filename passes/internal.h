@@ -41,7 +41,8 @@ void func_inline(Builder *b, const Func *src, const Val *args, Val *out);
 
 bool simplify(Func *f, bool drop_stop, Error *err); /* drop_stop: no gradient will be taken any more */
 Val fold_op(Builder *b, OpId id, bool drop_stop);   /* what the op's one result may be replaced by, or NONE */
-void prune(Func *f);
+bool simplify_body(Func *f, Block *b, bool drop_stop, Error *err); /* the same for one closed block */
+void prune(Func *f, Block *b);
 
 /* Dear values of loop bodies that depend on nothing but indices move before the loop. */
 bool pass_hoist(Func *f, Error *err);

@@ -118,11 +118,10 @@ static void sweep_block(Func *f, Block *b, const bool *live) {
   block_renew(f, b);
 }
 
-void prune(Func *f) {
-  uint32_t n = f->n_vals;
-  bool *live = ARENA_ARRAY(&f->module->arena, bool, n);
-  for (uint32_t i = 0; i < f->body->n_ret; i++)
-    live[f->body->ret[i]] = true;
-  mark_block(f, f->body, live);
-  sweep_block(f, f->body, live);
+void prune(Func *f, Block *b) {
+  bool *live = ARENA_ARRAY(&f->module->arena, bool, f->n_vals);
+  for (uint32_t i = 0; i < b->n_ret; i++)
+    live[b->ret[i]] = true;
+  mark_block(f, b, live);
+  sweep_block(f, b, live);
 }

@@ -39,6 +39,8 @@ static bool may_merge(const Op *op) {
   return op->code != OP_RANDOM && !op->body && op->n_results > 0;
 }
 
+static uint64_t mix(uint64_t h, const void *p, size_t n) { return n ? hash_bytes(p, n, h) : h; }
+
 static uint64_t op_hash(const Op *op) {
   uint64_t h = hash_bytes(&op->code, sizeof op->code, 0);
   Val pair[2];
@@ -48,11 +50,11 @@ static uint64_t op_hash(const Op *op) {
     pair[1] = arg[0] < arg[1] ? arg[1] : arg[0];
     arg = pair;
   }
-  h = hash_bytes(arg, op->n_args * sizeof *arg, h);
-  h = hash_bytes(op->attr.axis, op->attr.n_axis * sizeof *op->attr.axis, h);
-  h = hash_bytes(op->attr.num, op->attr.n_num * sizeof *op->attr.num, h);
-  h = hash_bytes(&op->attr.f, sizeof op->attr.f, h);
-  return hash_bytes(&op->attr.dtype, sizeof op->attr.dtype, h);
+  h = mix(h, arg, op->n_args * sizeof *arg);
+  h = mix(h, op->attr.axis, op->attr.n_axis * sizeof *op->attr.axis);
+  h = mix(h, op->attr.num, op->attr.n_num * sizeof *op->attr.num);
+  h = mix(h, &op->attr.f, sizeof op->attr.f);
+  return mix(h, &op->attr.dtype, sizeof op->attr.dtype);
 }
 
 static bool same_args(const Op *a, const Op *b) {
@@ -214,13 +216,13 @@ static void simplify_block(Simplify *s, Block *b) {
   merge_equal(s, b);
 }
 
-bool simplify(Func *f, bool drop_stop, Error *err) {
+bool simplify_body(Func *f, Block *b, bool drop_stop, Error *err) {
   Simplify s = {.f = f, .err = err, .drop_stop = drop_stop};
-  simplify_block(&s, f->body);
-  prune(f);
+  simplify_block(&s, b);
+  prune(f, b);
   return err->cls == ERR_NONE;
 }
 
-bool pass_simplify(Func *f, Error *err) {
-  return simplify(f, false, err);
-}
+bool simplify(Func *f, bool drop_stop, Error *err) { return simplify_body(f, f->body, drop_stop, err); }
+
+bool pass_simplify(Func *f, Error *err) { return simplify(f, false, err); }

@@ -529,6 +529,7 @@ static double *gradient_at(Fix *x, const double *values, Arena *arena) {
   Data d = make_data(x->f, 0, 1);
   memcpy(d.in[0].data, values, (size_t)type_count(&d.in[0].type) * sizeof(double));
   Tensor *out = run(g, &d, arena);
+  arena_free(&d.arena);
   return out[g->body->n_ret - 1].data;
 }
 

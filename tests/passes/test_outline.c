@@ -292,6 +292,34 @@ static void attention_expands(void **state) {
   }
 }
 
+/* The derivative of the score function for kernels: pointwise throughout, and right. */
+static void body_gradient_is_pointwise(void **state) {
+  (void)state;
+  const Score scores[] = {plain, causal, window, alibi, softcap, documents};
+  for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
+    Fix x;
+    fix_init(&x);
+    build_attention(&x, scores[i]);
+    Func *f = pass_select(x.f, "copy", NULL, NULL);
+    assert_true(simplify(f, false, &x.err) && pass_outline(f, &x.err));
+    const Block *body = NULL;
+    for (uint32_t k = 0; k < f->body->n_ops; k++)
+      if (f->op[f->body->op[k]].code == OP_ATTENTION)
+        body = f->op[f->body->op[k]].body;
+    assert_non_null(body);
+    uint32_t n = body->n_params;
+    Block *g = body_gradient(f, body, &x.err);
+    assert_non_null(g);
+    assert_int_equal(g->n_params, n + 1);
+    assert_int_equal(g->n_ret, 2);
+    for (uint32_t k = 0; k < g->n_ops; k++) {
+      OpCode c = f->op[g->op[k]].code;
+      assert_true(op_is_pointwise(c) || c == OP_CONST || c == OP_IOTA);
+    }
+    ir_module_free(x.m);
+  }
+}
+
 /* ---- cross-entropy ---- */
 
 static Val logits_of(Fix *x, const char *tokens) {
@@ -333,6 +361,7 @@ static void cross_entropy_is_found(void **state) {
     assert_int_equal(count_ops(g, OP_LINEAR_XENT_GRAD), 1);
     Data d = make_data(x.f, -1, 1);
     check_against_differences("shared loss", x.f, g, &d, 1e-6);
+    arena_free(&d.arena);
     check_expansion(&x);
   }
 }
@@ -397,6 +426,7 @@ int main(void) {
       cmocka_unit_test(learned_bias_is_left_alone),
       cmocka_unit_test(grouped_queries),
       cmocka_unit_test(attention_expands),
+      cmocka_unit_test(body_gradient_is_pointwise),
       cmocka_unit_test(cross_entropy_is_found),
       cmocka_unit_test(large_vocabulary_goes_in_chunks),
       cmocka_unit_test(other_uses_of_logits),
