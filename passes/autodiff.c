@@ -249,6 +249,6 @@ Func *pass_autodiff(Func *f, const char *name, Error *err) {
   }
   if (err->cls != ERR_NONE)
     return NULL;
-  ir_dce(g);
+  prune(g, g->body);
   return g;
 }

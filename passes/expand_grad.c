@@ -40,6 +40,6 @@ static bool expand_block(Func *f, Block *b, Error *err) {
 bool pass_expand_grad(Func *f, Error *err) {
   if (!expand_block(f, f->body, err))
     return false;
-  ir_dce(f);
+  prune(f, f->body);
   return true;
 }

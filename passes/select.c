@@ -3,6 +3,6 @@
 
 Func *pass_select(Func *f, const char *name, bool (*keep)(void *ctx, const FuncRes *r), void *ctx) {
   Func *g = func_copy(f, name, keep, ctx);
-  ir_dce(g);
+  prune(g, g->body);
   return g;
 }
