@@ -1,5 +1,5 @@
-/* cache.c: one file per key: header, then the bytes. Written under a temporary name and renamed, so readers see whole files;
- * the header holds key, length and hash, so a damaged file is found out. */
+/* cache.c: one file per key: header, then the bytes. Written under a temporary name and renamed, so readers
+ * see whole files; the header holds key, length and hash, so a damaged file is found out. */
 #include "codegen/cache.h"
 #include "codegen/codegen.h"
 
@@ -44,7 +44,9 @@ char *cache_default_dir(void) {
   return s.s;
 }
 
-static bool key_ok(const char *key) { return strlen(key) == 64 && strspn(key, "0123456789abcdef") == 64; }
+static bool key_ok(const char *key) {
+  return strlen(key) == 64 && strspn(key, "0123456789abcdef") == 64;
+}
 
 static bool read_all(int fd, void *p, size_t n) {
   for (size_t done = 0; done < n;) {

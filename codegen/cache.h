@@ -1,5 +1,5 @@
-/* cache.h: files of compiled kernels, by key (64 hex digits). Several processes may use one directory at once.
- * Anything wrong with an entry or the directory is a miss, never an error. */
+/* cache.h: files of compiled kernels, by key (64 hex digits). Several processes may use one directory at
+ * once. Anything wrong with an entry or the directory is a miss, never an error. */
 #ifndef DLC_CODEGEN_CACHE_H
 #define DLC_CODEGEN_CACHE_H
 

@@ -65,7 +65,8 @@ static void describe(Target *t) {
   unsigned major, minor, patch;
   LLVMGetVersion(&major, &minor, &patch);
   t->lanes = has_feature(t->features, "avx512f") ? 16 : has_feature(t->features, "avx2") ? 8 : 4;
-  t->text = arena_printf(&t->arena, "%s %s %s llvm %u.%u.%u", t->triple, t->cpu, t->features, major, minor, patch);
+  t->text =
+      arena_printf(&t->arena, "%s %s %s llvm %u.%u.%u", t->triple, t->cpu, t->features, major, minor, patch);
 }
 
 Target *target_new(const char *cpu, const char *features, Error *err) {
@@ -97,7 +98,9 @@ void target_free(Target *t) {
   free(t);
 }
 
-const char *target_text(const Target *t) { return t->text; }
+const char *target_text(const Target *t) {
+  return t->text;
+}
 
 /* ---- module ---- */
 
@@ -109,8 +112,8 @@ Gen *gen_new(const Target *t, const char *name, Error *err) {
   }
   g->target = t;
   g->lanes = t->lanes;
-  g->machine = LLVMCreateTargetMachine(t->ref, t->triple, t->cpu, t->features, LLVMCodeGenLevelDefault, LLVMRelocPIC,
-                                       LLVMCodeModelDefault);
+  g->machine = LLVMCreateTargetMachine(t->ref, t->triple, t->cpu, t->features, LLVMCodeGenLevelDefault,
+                                       LLVMRelocPIC, LLVMCodeModelDefault);
   if (!g->machine) {
     error_set(err, ERR_RUN, "LLVM cannot generate code for %s", t->text);
     free(g);
@@ -137,8 +140,9 @@ void gen_free(Gen *g) {
 }
 
 static void string_attribute(Gen *g, LLVMValueRef fn, const char *key, const char *value) {
-  LLVMAddAttributeAtIndex(fn, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
-                          LLVMCreateStringAttribute(g->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value)));
+  LLVMAddAttributeAtIndex(
+      fn, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
+      LLVMCreateStringAttribute(g->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value)));
 }
 
 static void flag_attribute(Gen *g, LLVMValueRef fn, LLVMAttributeIndex index, const char *name) {

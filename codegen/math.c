@@ -1,5 +1,6 @@
-/* math.c: elementary functions as inline code: polynomials after range reduction, rounding only where the formula says so
- * (every fused multiply-add is explicit). f32 is good to about 2 ulp, f64 to about 1e-15. Coefficients: Cephes and fdlibm. */
+/* math.c: elementary functions as inline code: polynomials after range reduction, rounding only where the
+ * formula says so (every fused multiply-add is explicit). f32 is good to about 2 ulp, f64 to about 1e-15.
+ * Coefficients: Cephes and fdlibm. */
 #include "codegen/math.h"
 
 #include <float.h>
@@ -9,7 +10,9 @@ enum { MAX_LANES = 64 };
 
 /* ---- building blocks ---- */
 
-static bool is_vector(LLVMTypeRef t) { return LLVMGetTypeKind(t) == LLVMVectorTypeKind; }
+static bool is_vector(LLVMTypeRef t) {
+  return LLVMGetTypeKind(t) == LLVMVectorTypeKind;
+}
 
 static V spread(LLVMTypeRef t, V scalar) {
   V lane[MAX_LANES];
@@ -21,7 +24,9 @@ static V spread(LLVMTypeRef t, V scalar) {
   return LLVMConstVector(lane, n);
 }
 
-static LLVMTypeRef element(LLVMTypeRef t) { return is_vector(t) ? LLVMGetElementType(t) : t; }
+static LLVMTypeRef element(LLVMTypeRef t) {
+  return is_vector(t) ? LLVMGetElementType(t) : t;
+}
 
 Math math_of(Gen *g, V x) {
   Math m = {.g = g, .b = g->b, .t = LLVMTypeOf(x)};
@@ -31,15 +36,21 @@ Math math_of(Gen *g, V x) {
   return m;
 }
 
-V math_const(Math *m, double v) { return spread(m->t, LLVMConstReal(element(m->t), v)); }
+V math_const(Math *m, double v) {
+  return spread(m->t, LLVMConstReal(element(m->t), v));
+}
 
-V math_int(Math *m, uint64_t v) { return spread(m->it, LLVMConstInt(element(m->it), v, false)); }
+V math_int(Math *m, uint64_t v) {
+  return spread(m->it, LLVMConstInt(element(m->it), v, false));
+}
 
 V math_call(Math *m, const char *name, V *args, unsigned n) {
   return gen_intrinsic(m->g, name, &m->t, 1, args, n);
 }
 
-V math_fma(Math *m, V a, V b, V c) { return math_call(m, "llvm.fma", (V[]){a, b, c}, 3); }
+V math_fma(Math *m, V a, V b, V c) {
+  return math_call(m, "llvm.fma", (V[]){a, b, c}, 3);
+}
 
 V math_poly(Math *m, V x, const double *c, unsigned n) {
   V r = math_const(m, c[0]);
@@ -48,19 +59,33 @@ V math_poly(Math *m, V x, const double *c, unsigned n) {
   return r;
 }
 
-V math_copysign(Math *m, V size, V sign) { return math_call(m, "llvm.copysign", (V[]){size, sign}, 2); }
+V math_copysign(Math *m, V size, V sign) {
+  return math_call(m, "llvm.copysign", (V[]){size, sign}, 2);
+}
 
-V math_abs(Math *m, V x) { return math_call(m, "llvm.fabs", &x, 1); }
+V math_abs(Math *m, V x) {
+  return math_call(m, "llvm.fabs", &x, 1);
+}
 
-static V bits(Math *m, V x) { return LLVMBuildBitCast(m->b, x, m->it, ""); }
-static V real(Math *m, V i) { return LLVMBuildBitCast(m->b, i, m->t, ""); }
-static V iadd(Math *m, V a, V b) { return LLVMBuildAdd(m->b, a, b, ""); }
-static V isub(Math *m, V a, V b) { return LLVMBuildSub(m->b, a, b, ""); }
+static V bits(Math *m, V x) {
+  return LLVMBuildBitCast(m->b, x, m->it, "");
+}
+static V real(Math *m, V i) {
+  return LLVMBuildBitCast(m->b, i, m->t, "");
+}
+static V iadd(Math *m, V a, V b) {
+  return LLVMBuildAdd(m->b, a, b, "");
+}
+static V isub(Math *m, V a, V b) {
+  return LLVMBuildSub(m->b, a, b, "");
+}
 
-static unsigned mantissa_bits(const Math *m) { return m->f64 ? 52 : 23; }
+static unsigned mantissa_bits(const Math *m) {
+  return m->f64 ? 52 : 23;
+}
 
-/* The nearest integer of x * scale, as a real and as an integer: adding 1.5 * 2^mantissa leaves it in the low bits. Unlike
- * a conversion this is defined for NaN and for what does not fit. */
+/* The nearest integer of x * scale, as a real and as an integer: adding 1.5 * 2^mantissa leaves it in the low
+ * bits. Unlike a conversion this is defined for NaN and for what does not fit. */
 static V nearest(Math *m, V x, double scale, V *integer) {
   V magic = math_const(m, m->f64 ? 0x1.8p52 : 0x1.8p23);
   V t = math_fma(m, x, math_const(m, scale), magic);
@@ -94,13 +119,14 @@ V math_exp(Math *m, V x, V low) {
   if (low)
     r = add(m, r, low);
   if (m->f64)
-    p = POLY(m, r, 1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320,
-             1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5);
+    p = POLY(m, r, 1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
+             1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5);
   else
     p = POLY(m, r, 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
              5.0000001201e-1);
   p = add(m, math_fma(m, p, mul(m, r, r), r), one);
-  /* Two factors: 2^n itself may be out of range while the product is not; only the last multiplication rounds. */
+  /* Two factors: 2^n itself may be out of range while the product is not; only the last multiplication
+   * rounds. */
   V half = LLVMBuildAShr(m->b, n, math_int(m, 1), "");
   return mul(m, mul(m, p, power_of_two(m, half)), power_of_two(m, isub(m, n, half)));
 }
@@ -143,7 +169,8 @@ static V log_f32(Math *m, V f, V e) {
 static V log_f64(Math *m, V f, V e) {
   V s = quot(m, f, add(m, f, math_const(m, 2))), z = mul(m, s, s);
   V r = POLY(m, z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
-             2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01, 6.666666666666735130e-01);
+             2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
+             6.666666666666735130e-01);
   V half = mul(m, math_const(m, 0.5), mul(m, f, f));
   V low = mul(m, s, math_fma(m, z, r, half));
   low = math_fma(m, e, math_const(m, 1.90821492927058770002e-10), low);
@@ -181,7 +208,8 @@ static V tanh_small(Math *m, V x) {
     V q = POLY(m, z, 1, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3);
     p = quot(m, p, q);
   } else {
-    p = POLY(m, z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1);
+    p = POLY(m, z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
+             -3.33332819422e-1);
   }
   return math_fma(m, mul(m, p, z), x, x);
 }
@@ -191,16 +219,17 @@ LLVMValueRef gen_tanh(Gen *g, LLVMValueRef x) {
   V one = math_const(&m, 1), a = math_abs(&m, x), small = less(&m, a, math_const(&m, 0.625));
   V e = math_exp(&m, add(&m, a, a), NULL);
   V large = sub(&m, one, quot(&m, math_const(&m, 2), add(&m, e, one)));
-  return pick(&m, small, tanh_small(&m, x), math_copysign(&m, large, x));
+  return math_copysign(&m, pick(&m, small, tanh_small(&m, x), large), x);
 }
 
 /* Polynomials by N. Juffa. */
 static V erf_f32(Math *m, V x) {
   V a = math_abs(m, x), s = mul(m, x, x), t = clamp(m, a, 0, 4);
-  V p = POLY(m, t, -1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1,
-             -1.28717512e-1);
+  V p = POLY(m, t, -1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
+             -6.34846687e-1, -1.28717512e-1);
   V large = sub(m, math_const(m, 1), math_exp(m, math_fma(m, p, t, neg(m, t)), NULL));
-  V q = POLY(m, s, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1);
+  V q =
+      POLY(m, s, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1);
   V in = less(m, a, math_const(m, 0.927734375));
   return pick(m, in, math_fma(m, q, x, x), math_copysign(m, large, x));
 }
@@ -251,20 +280,23 @@ LLVMValueRef gen_erf(Gen *g, LLVMValueRef x) {
 /* ---- sin, cos ---- */
 
 static V sin_core(Math *m, V r, V z) {
-  V p = m->f64 ? POLY(m, z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
-                      -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01)
-               : POLY(m, z, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1);
-  return math_fma(m, mul(m, p, z), r, r);
+  V p = m->f64
+            ? POLY(m, z, 1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
+                   -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01)
+            : POLY(m, z, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1);
+  return math_copysign(m, math_fma(m, mul(m, p, z), r, r), r); /* the fma loses the sign of zero */
 }
 
 static V cos_core(Math *m, V z) {
-  V p = m->f64 ? POLY(m, z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
-                      2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02)
-               : POLY(m, z, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2);
+  V p = m->f64
+            ? POLY(m, z, -1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07,
+                   2.48015872894767294178e-05, -1.38888888888741095749e-03, 4.16666666666666019037e-02)
+            : POLY(m, z, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2);
   return math_fma(m, mul(m, z, z), p, math_fma(m, math_const(m, -0.5), z, math_const(m, 1)));
 }
 
-/* sin(x + quarter * pi/2), right for |x| <= 1e5; beyond, the result loses precision but stays within [-1, 1]. */
+/* sin(x + quarter * pi/2), right for |x| <= 1e5; beyond, the result loses precision but stays within [-1, 1].
+ */
 static V sin_shifted(Gen *g, V x, unsigned quarter) {
   Math m = math_of(g, x);
   V n, r, k = nearest(&m, x, M_2_PI, &n);
@@ -281,9 +313,13 @@ static V sin_shifted(Gen *g, V x, unsigned quarter) {
   return pick(&m, flip, neg(&m, v), v);
 }
 
-LLVMValueRef gen_sin(Gen *g, LLVMValueRef x) { return sin_shifted(g, x, 0); }
+LLVMValueRef gen_sin(Gen *g, LLVMValueRef x) {
+  return sin_shifted(g, x, 0);
+}
 
-LLVMValueRef gen_cos(Gen *g, LLVMValueRef x) { return sin_shifted(g, x, 1); }
+LLVMValueRef gen_cos(Gen *g, LLVMValueRef x) {
+  return sin_shifted(g, x, 1);
+}
 
 /* ---- roots, rounding ---- */
 

@@ -22,17 +22,33 @@ V math_poly(Math *m, V x, const double *c, unsigned n); /* c[0] x^(n-1) + ... + 
 V math_copysign(Math *m, V size, V sign);
 V math_abs(Math *m, V x);
 
-#define POLY(m, x, ...)                                                                                        \
+#define POLY(m, x, ...)                                                                                      \
   math_poly(m, x, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
 
-static inline V add(Math *m, V a, V b) { return LLVMBuildFAdd(m->b, a, b, ""); }
-static inline V sub(Math *m, V a, V b) { return LLVMBuildFSub(m->b, a, b, ""); }
-static inline V mul(Math *m, V a, V b) { return LLVMBuildFMul(m->b, a, b, ""); }
-static inline V quot(Math *m, V a, V b) { return LLVMBuildFDiv(m->b, a, b, ""); }
-static inline V neg(Math *m, V a) { return LLVMBuildFNeg(m->b, a, ""); }
-static inline V pick(Math *m, V cond, V a, V b) { return LLVMBuildSelect(m->b, cond, a, b, ""); }
-static inline V less(Math *m, V a, V b) { return LLVMBuildFCmp(m->b, LLVMRealOLT, a, b, ""); }
-static inline V same(Math *m, V a, V b) { return LLVMBuildFCmp(m->b, LLVMRealOEQ, a, b, ""); }
+static inline V add(Math *m, V a, V b) {
+  return LLVMBuildFAdd(m->b, a, b, "");
+}
+static inline V sub(Math *m, V a, V b) {
+  return LLVMBuildFSub(m->b, a, b, "");
+}
+static inline V mul(Math *m, V a, V b) {
+  return LLVMBuildFMul(m->b, a, b, "");
+}
+static inline V quot(Math *m, V a, V b) {
+  return LLVMBuildFDiv(m->b, a, b, "");
+}
+static inline V neg(Math *m, V a) {
+  return LLVMBuildFNeg(m->b, a, "");
+}
+static inline V pick(Math *m, V cond, V a, V b) {
+  return LLVMBuildSelect(m->b, cond, a, b, "");
+}
+static inline V less(Math *m, V a, V b) {
+  return LLVMBuildFCmp(m->b, LLVMRealOLT, a, b, "");
+}
+static inline V same(Math *m, V a, V b) {
+  return LLVMBuildFCmp(m->b, LLVMRealOEQ, a, b, "");
+}
 
 /* x between lo and hi; NaN stays. */
 static inline V clamp(Math *m, V x, double lo, double hi) {

@@ -19,8 +19,8 @@ static void *fail(CodeImage *image) {
 /* LLVM may call memcpy, memset, fmaf and the like. */
 static bool add_process_symbols(LLVMOrcLLJITRef jit, Error *err) {
   LLVMOrcDefinitionGeneratorRef process = NULL;
-  LLVMErrorRef e =
-      LLVMOrcCreateDynamicLibrarySearchGeneratorForProcess(&process, LLVMOrcLLJITGetGlobalPrefix(jit), NULL, NULL);
+  LLVMErrorRef e = LLVMOrcCreateDynamicLibrarySearchGeneratorForProcess(
+      &process, LLVMOrcLLJITGetGlobalPrefix(jit), NULL, NULL);
   if (!llvm_ok(e, "symbols of this process", err))
     return false;
   LLVMOrcJITDylibAddGenerator(LLVMOrcLLJITGetMainJITDylib(jit), process);
@@ -38,7 +38,8 @@ CodeImage *codegen_load(const Object *object, uint32_t n, Error *err) {
       !add_process_symbols(image->jit, err))
     return fail(image);
   for (uint32_t i = 0; i < n; i++) {
-    LLVMMemoryBufferRef buf = LLVMCreateMemoryBufferWithMemoryRangeCopy(object[i].bytes, object[i].n, "kernel");
+    LLVMMemoryBufferRef buf =
+        LLVMCreateMemoryBufferWithMemoryRangeCopy(object[i].bytes, object[i].n, "kernel");
     LLVMErrorRef e = LLVMOrcLLJITAddObjectFile(image->jit, LLVMOrcLLJITGetMainJITDylib(image->jit), buf);
     if (!llvm_ok(e, "compiled object", err))
       return fail(image);
