@@ -27,6 +27,14 @@ static bool add_process_symbols(LLVMOrcLLJITRef jit, Error *err) {
   return true;
 }
 
+/* Equal regions give equal objects, which may be loaded once only: their symbols are the same. */
+static bool seen_before(const Object *object, uint32_t i) {
+  for (uint32_t k = 0; k < i; k++)
+    if (object[k].n == object[i].n && !memcmp(object[k].bytes, object[i].bytes, object[i].n))
+      return true;
+  return false;
+}
+
 CodeImage *codegen_load(const Object *object, uint32_t n, Error *err) {
   llvm_init();
   CodeImage *image = calloc(1, sizeof *image);
@@ -38,6 +46,8 @@ CodeImage *codegen_load(const Object *object, uint32_t n, Error *err) {
       !add_process_symbols(image->jit, err))
     return fail(image);
   for (uint32_t i = 0; i < n; i++) {
+    if (seen_before(object, i))
+      continue;
     LLVMMemoryBufferRef buf =
         LLVMCreateMemoryBufferWithMemoryRangeCopy(object[i].bytes, object[i].n, "kernel");
     LLVMErrorRef e = LLVMOrcLLJITAddObjectFile(image->jit, LLVMOrcLLJITGetMainJITDylib(image->jit), buf);
