@@ -1,4 +1,4 @@
-/* expand.c: composites as primitives: for what the fuser does not emit whole, and for second derivatives. */
+/* expand.c: composites as primitives, for what the fuser does not emit whole. */
 #include "passes/internal.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ typedef struct {
 
 static Rows softmax_rows(Builder *b, Val x, const Axis *axis, uint32_t n) {
   Val max = ir_reduce(b, OP_REDUCE_MAX, x, axis, n);
-  max = ir_unary(b, OP_STOP, ir_select(b, equals(b, max, -INFINITY), like(b, max, 0), max));
+  max = ir_select(b, equals(b, max, -INFINITY), like(b, max, 0), max);
   Val shifted = ir_binary(b, OP_SUB, x, max), e = ir_unary(b, OP_EXP, shifted);
   return (Rows){max, shifted, e, ir_reduce(b, OP_SUM, e, axis, n)};
 }

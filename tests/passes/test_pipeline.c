@@ -99,7 +99,7 @@ static Val layers(Fix *x, Val v) {
   return ir_op(&x->b, OP_LOOP, args, 12, &attr, body);
 }
 
-static void build_model(Fix *x) {
+static void build_model(Fix *x, bool penalty) {
   Builder *b = &x->b;
   Axis vocab = ax(x, "v"), ctx = ax(x, "ctx");
   Val tokens = fix_input(x, "tokens", DT_I32, "b=2,t=4"),
@@ -107,12 +107,18 @@ static void build_model(Fix *x) {
   Val wte = fix_param(x, "wte", "v=7,e=4"), wpe = fix_param(x, "wpe", "ctx=6,e=4"),
       gf = fix_param(x, "gf", "e=4");
   Val at = ir_iota(b, ax(x, "t"), T);
-  Val v = layers(x, add(x, ir_gather(b, wte, &vocab, &tokens, 1), ir_gather(b, wpe, &ctx, &at, 1)));
+  Val start = add(x, ir_gather(b, wte, &vocab, &tokens, 1), ir_gather(b, wpe, &ctx, &at, 1)),
+      v = layers(x, start);
   Val logits = sum(x, mul(x, norm(x, v, gf), wte), "e"), m = guarded_max(x, logits, "v");
   Val lse = add(x, ir_unary(b, OP_LOG, sum(x, ir_unary(b, OP_EXP, sub(x, logits, m)), "v")), m);
   Val nll = sub(x, lse, ir_gather(b, logits, &vocab, &targets, 1));
   Val total = ir_reduce(b, OP_SUM, nll, (Axis[]){ax(x, "b"), ax(x, "t")}, 2), n = num(x, B * T);
-  fix_loss(x, ir_binary(b, OP_DIV, total, n));
+  Val loss = ir_binary(b, OP_DIV, total, n);
+  if (penalty) {
+    Val g = ir_op(b, OP_GRAD, (Val[]){loss, start}, 2, NULL, NULL);
+    loss = add(x, loss, ir_reduce(b, OP_SUM, mul(x, g, g), (Axis[]){ax(x, "b"), ax(x, "t"), ax(x, "e")}, 3));
+  }
+  fix_loss(x, loss);
   ir_func_ret(x->f, (FuncRes){.kind = RES_LOSS_NUM, .name = "loss", .coef = 1}, total);
   ir_func_ret(x->f, (FuncRes){.kind = RES_LOSS_DEN, .name = "loss"}, n);
 }
@@ -132,7 +138,7 @@ static void transformer(void **state) {
   (void)state;
   Fix x;
   fix_init(&x);
-  build_model(&x);
+  build_model(&x, false);
   no_error(&x);
   Func *g = pipeline_unfused(x.m, PIPE_GRAD, 0, NULL, 0, &(PassHooks){.verify = true}, &x.err);
   no_error(&x);
@@ -177,7 +183,28 @@ static void transformer(void **state) {
   ir_module_free(x.m);
 }
 
+/* A gradient penalty: second derivatives of the whole model, loop included, and still contractions. */
+static void gradient_penalty(void **state) {
+  (void)state;
+  Fix x;
+  fix_init(&x);
+  build_model(&x, true);
+  no_error(&x);
+  Func *plain = pass_select(x.f, "plain", NULL, NULL);
+  assert_true(pass_expand_grad(plain, &x.err));
+  Func *f = pass_select(x.f, "copy", NULL, NULL);
+  assert_true(pass_expand_grad(f, &x.err) && simplify(f, false, &x.err) && pass_outline(f, &x.err));
+  Func *g = pass_autodiff(f, "grad", &x.err);
+  assert_true(simplify(g, true, &x.err));
+  no_error(&x);
+  assert_true(count_ops(g, OP_CONTRACT) > 18);
+  Data d = make_data(plain, -1, 1);
+  check_against_differences("gradient penalty", plain, g, &d, 1e-5);
+  arena_free(&d.arena);
+  ir_module_free(x.m);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(transformer)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(transformer), cmocka_unit_test(gradient_penalty)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
