@@ -172,6 +172,32 @@ LLVMValueRef gen_intrinsic(Gen *g, const char *name, LLVMTypeRef *types, unsigne
   return LLVMBuildCall2(g->b, LLVMIntrinsicGetType(g->ctx, id, types, n_types), fn, args, n, "");
 }
 
+/* ---- control flow ---- */
+
+LLVMBasicBlockRef gen_block(Gen *g, const char *name) {
+  return LLVMAppendBasicBlockInContext(g->ctx, LLVMGetBasicBlockParent(LLVMGetInsertBlock(g->b)), name);
+}
+
+void gen_loop_begin(Gen *g, LLVMValueRef lo, LLVMValueRef hi, int64_t step, GenLoop *l) {
+  LLVMBasicBlockRef before = LLVMGetInsertBlock(g->b), body = gen_block(g, "body");
+  *l = (GenLoop){.head = gen_block(g, "head"), .after = gen_block(g, "after"), .step = step};
+  LLVMBuildBr(g->b, l->head);
+  LLVMPositionBuilderAtEnd(g->b, l->head);
+  l->i = LLVMBuildPhi(g->b, LLVMInt64TypeInContext(g->ctx), "i");
+  LLVMAddIncoming(l->i, &lo, &before, 1);
+  LLVMBuildCondBr(g->b, LLVMBuildICmp(g->b, LLVMIntSLT, l->i, hi, ""), body, l->after);
+  LLVMPositionBuilderAtEnd(g->b, body);
+}
+
+void gen_loop_end(Gen *g, GenLoop *l) {
+  LLVMValueRef step = LLVMConstInt(LLVMInt64TypeInContext(g->ctx), (unsigned long long)l->step, true);
+  LLVMValueRef next = LLVMBuildAdd(g->b, l->i, step, "");
+  LLVMBasicBlockRef latch = LLVMGetInsertBlock(g->b);
+  LLVMAddIncoming(l->i, &next, &latch, 1);
+  LLVMBuildBr(g->b, l->head);
+  LLVMPositionBuilderAtEnd(g->b, l->after);
+}
+
 /* ---- output ---- */
 
 bool gen_optimize(Gen *g, const char *passes, Error *err) {

@@ -40,6 +40,16 @@ void gen_noalias(Gen *g, LLVMValueRef fn, unsigned param);
 LLVMValueRef gen_intrinsic(Gen *g, const char *name, LLVMTypeRef *types, unsigned n_types, LLVMValueRef *args,
                            unsigned n);
 
+/* for (i = lo; i < hi; i += step) { ... }: the builder is in the body after begin and behind the loop after end. */
+typedef struct {
+  LLVMValueRef i; /* i64 */
+  LLVMBasicBlockRef head, after;
+  int64_t step;
+} GenLoop;
+void gen_loop_begin(Gen *g, LLVMValueRef lo, LLVMValueRef hi, int64_t step, GenLoop *l);
+void gen_loop_end(Gen *g, GenLoop *l);
+LLVMBasicBlockRef gen_block(Gen *g, const char *name); /* appended to the function the builder is in */
+
 bool gen_optimize(Gen *g, const char *passes, Error *err);
 bool gen_object(Gen *g, Arena *arena, Object *out, Error *err); /* a relocatable object, bytes in the arena */
 bool llvm_ok(LLVMErrorRef e, const char *what, Error *err);     /* takes e; true when it is none */

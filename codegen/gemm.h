@@ -1,0 +1,49 @@
+/* gemm.h: matrix products C[b, m, n] (+)= sum_k A[b, m, k] B[b, k, n] as LLVM code (inside codegen).
+ *
+ * Every element of C is one chain of fused multiply-adds in the order of k (all of k's dims flattened, the last fastest), whatever
+ * the tiles, the blocks, the CPU's vector width or the number of threads: results are equal bit for bit.
+ * Design: docs/kernels-gemm.md. */
+#ifndef DLC_CODEGEN_GEMM_H
+#define DLC_CODEGEN_GEMM_H
+
+#include "codegen/llvm.h"
+#include "ir/ir.h"
+
+/* One dim with its strides, in elements, in the three matrices (0 where a matrix lacks it). */
+typedef struct {
+  int64_t size, a, b, c;
+} GemmDim;
+
+typedef struct {
+  GemmDim dim[IR_MAX_RANK]; /* outermost first; none: size 1 */
+  int n;
+} GemmDims;
+
+typedef struct {
+  DType dtype;              /* F32, F64 */
+  GemmDims batch, m, n, k;  /* the last dim of n has stride 1 in C (or n has one column) */
+  bool accumulate;          /* C += */
+} GemmSpec;
+
+/* How a product is cut up; fixed by the spec and the target's vector width alone. */
+typedef struct GemmPlan GemmPlan;
+
+/* NULL with *err set when the sizes overflow. */
+GemmPlan *gemm_plan(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err);
+
+/* Phases run in order with a barrier between; tasks of one phase in any order. */
+int gemm_phases(const GemmPlan *p);
+int64_t gemm_tasks(const GemmPlan *p, int phase);
+int64_t gemm_scratch(const GemmPlan *p);        /* bytes, 64-byte aligned, shared by the phases of a launch */
+int64_t gemm_thread_scratch(const GemmPlan *p); /* bytes, 64-byte aligned, of each thread */
+
+/* Pointers and i64 values of the phase function being built. */
+typedef struct {
+  LLVMValueRef a, b, c, scratch, thread_scratch, lo, hi;
+} GemmArgs;
+
+/* Emits tasks lo <= t < hi of a phase at the builder, which is left at the end of a new block of the same function. Functions
+ * called from there are added to the module. */
+void gemm_emit(Gen *g, GemmPlan *p, int phase, const GemmArgs *args);
+
+#endif
