@@ -90,7 +90,7 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     if (k == KIND_ATTENTION)
       return no(why, size, "attention is not emitted as one kernel: expand it");
     special += k != KIND_NESTS && count[k]++ == 0;
-    reductions += ir_op_info[op->code].cls == CLASS_REDUCE ? 1 : op->code == OP_SOFTMAX ? 2 : 0;
+    reductions += ir_op_info[op->code].cls == CLASS_REDUCE || k == KIND_CONTRACT ? 1 : op->code == OP_SOFTMAX ? 2 : 0;
     for (uint32_t r = 0; r < op->n_results; r++)
       if (!supported(f->val[op->result + r].type.dtype))
         return no(why, size, "dtype without a host kernel");
@@ -98,10 +98,9 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
   if (special > 1)
     return no(why, size, "two of contract, attention, cumsum, sort, scatter_add in one region");
   if (reductions > 64)
-    return no(why, size, "more than 64 reductions");
-  if (count[KIND_SORT] > 1 || count[KIND_SCATTER] > 1 || count[KIND_CONTRACT] > 1 ||
-      count[KIND_ATTENTION] > 1)
-    return no(why, size, "two contractions, attentions, sorts or scatters in one region");
+    return no(why, size, "more than 64 reductions and contractions");
+  if (count[KIND_SORT] > 1 || count[KIND_SCATTER] > 1)
+    return no(why, size, "two sorts or scatters in one region");
   if (count[KIND_SCAN] && !scan_uses_ok(f, b))
     return no(why, size, "a running sum is used other than pointwise");
   for (uint32_t i = 0; i < b->n_ret; i++) {
