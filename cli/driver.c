@@ -54,14 +54,12 @@ int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n
     set[n++] = extra[i];
   }
   FrontOptions opt = {.path = program_path(s, a), .plan = a->plan, .layout = a->layout, .ranks = 1, .set = set, .n_set = n};
-  bool ok = front_model(&opt, &s->sources, &s->diag, &s->model);
+  int code = front_model(&opt, &s->sources, &s->diag, &s->model);
   print_diagnostics(s, a->json);
-  if (!ok) {
-    int code = front_exit_code(&s->diag);
+  if (code) {
     session_close(s);
-    return code;
   }
-  return 0;
+  return code;
 }
 
 void session_close(Session *s) {

@@ -396,6 +396,8 @@ struct AstFile {
  * partial) whenever the file could be read. `use std` reads DIR/std for DIR = $DLC_MODELS, else
  * EXE/../models, else the compiled-in folder. */
 bool ast_parse_file(Sources *sources, Arena *arena, const char *path, AstFile **out, Diag *diag);
+/* The same with the main file's text given (NULL: read it): the text of a file after overrides. */
+bool ast_parse_program(Sources *sources, Arena *arena, const char *path, const char *text, AstFile **out, Diag *diag);
 /* Parses one text without following its `use`s (use.files stay empty). */
 bool ast_parse_text(Sources *sources, Arena *arena, uint32_t file, AstFile **out, Diag *diag);
 /* Appends the canonical text of a file: comments and single blank lines kept, spacing and indentation

@@ -18,7 +18,6 @@ typedef struct {
   int ranks;
   const char *const *set; /* "optimizer.lr=3e-4", "batch=8", "layout.micro=4", "steps=100", "seed=7", ... */
   uint32_t n_set;
-  bool no_plan; /* `dlc check`/`grad` of a file without plans: axes need sizes of their own */
 } FrontOptions;
 
 typedef enum { DATA_TEXT, DATA_TOKENS, DATA_ARRAYS } DataKind;
@@ -93,7 +92,8 @@ typedef struct {
  * RES_STATE. update.K: args ARG_PARAM K, ARG_GRAD K, ARG_OPT of K, ARG_FACTOR of its group, ARG_SCALAR step.
  * Results RES_PARAM K, RES_OPT. schedule.G: arg ARG_SCALAR step. Results RES_SCALAR "factor" and "lr" (f64).
  */
-bool front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out);
+/* Returns an exit code: 0, 1 (diagnostics) or 2 (no such plan, several plans, an unknown override: diagnostics too). */
+int front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out);
 void front_free(Model *m);
 
 #endif

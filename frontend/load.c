@@ -148,7 +148,7 @@ static bool already(Loader *l, const char *real, Span from, AstFile **out) {
   return false;
 }
 
-static AstFile *load(Loader *l, const char *path, Span from, bool is_std) {
+static AstFile *load_text(Loader *l, const char *path, const char *text, Span from, bool is_std) {
   char *real = realpath(path, NULL);
   AstFile *f = NULL;
   bool known = real && already(l, real, from, &f);
@@ -162,7 +162,9 @@ static AstFile *load(Loader *l, const char *path, Span from, bool is_std) {
     diag_error(l->diag, from, "files use files more than %d deep", MAX_USE_DEPTH);
     return NULL;
   }
-  if (!source_load(l->sources, path, &file, &err)) {
+  if (text) {
+    file = source_add(l->sources, path, text, strlen(text));
+  } else if (!source_load(l->sources, path, &file, &err)) {
     diag_error(l->diag, from, "%s", err.msg);
     return NULL;
   }
@@ -178,9 +180,17 @@ static AstFile *load(Loader *l, const char *path, Span from, bool is_std) {
   return f;
 }
 
-bool ast_parse_file(Sources *sources, Arena *arena, const char *path, AstFile **out, Diag *diag) {
+static AstFile *load(Loader *l, const char *path, Span from, bool is_std) {
+  return load_text(l, path, NULL, from, is_std);
+}
+
+bool ast_parse_program(Sources *sources, Arena *arena, const char *path, const char *text, AstFile **out, Diag *diag) {
   uint32_t errors = diag->n_errors;
   Loader l = {.sources = sources, .arena = arena, .diag = diag};
-  *out = load(&l, path, (Span){SPAN_NO_FILE, 0, 0}, false);
+  *out = load_text(&l, path, text, (Span){SPAN_NO_FILE, 0, 0}, false);
   return diag->n_errors == errors;
+}
+
+bool ast_parse_file(Sources *sources, Arena *arena, const char *path, AstFile **out, Diag *diag) {
+  return ast_parse_program(sources, arena, path, NULL, out, diag);
 }
