@@ -25,6 +25,13 @@ typedef struct {
   Val param;
 } InvariantIn;
 
+/* A contraction in the backward body that is a term of the cotangent of an invariant. */
+typedef struct {
+  uint32_t operand; /* of the forward loop */
+  Val side[2];      /* in the backward body */
+  uint32_t at[2];   /* among the backward loop's operands (slices) or results */
+} Product;
+
 struct AdLoop {
   Ad *outer;
   OpId id;
@@ -36,7 +43,8 @@ struct AdLoop {
   uint32_t *at; /* saved value -> index among the forward's results */
   SliceIn *slice;
   InvariantIn *inv;
-  uint32_t n_saved, cap_saved, n_slice, cap_slice, n_inv, cap_inv;
+  Product *product;
+  uint32_t n_saved, cap_saved, n_slice, cap_slice, n_inv, cap_inv, n_product, cap_product;
 };
 
 static Arena *arena_of(const Ad *a) {
@@ -238,6 +246,71 @@ static uint32_t open_carries(Ad *in, const Val *dy, const Block *body, Carry *ca
   return n;
 }
 
+/* ---- weights of a recurrence ---- */
+
+static bool collect_products(Ad *in, uint32_t operand, Val g, int64_t *elements) {
+  const Func *f = in->b.f;
+  const Op *op = def_op(f, g);
+  if (op && op->code == OP_ADD)
+    return collect_products(in, operand, op->arg[0], elements) &&
+           collect_products(in, operand, op->arg[1], elements);
+  if (!op || op->code != OP_CONTRACT)
+    return false;
+  for (int i = 0; i < 2; i++)
+    *elements += type_count(ir_type(f, op->arg[i]));
+  Product p = {.operand = operand, .side = {op->arg[0], op->arg[1]}};
+  VEC_PUSH(arena_of(in), in->loop->product, in->loop->n_product, in->loop->cap_product, p);
+  return true;
+}
+
+/* The cotangent of an invariant that is a sum of contractions need not be summed step by step: their operands
+ * are stacked, and one contraction after the loop sums over the loop axis as well. Worth it when the operands
+ * are smaller than the sum. */
+static bool defer(Ad *in, uint32_t operand, Val g) {
+  uint32_t n = in->loop->n_product;
+  int64_t elements = 0;
+  if (collect_products(in, operand, g, &elements) && elements < 2 * type_count(ir_type(in->b.f, g)))
+    return true;
+  in->loop->n_product = n;
+  return false;
+}
+
+static int slice_of(const struct AdLoop *l, Val param) {
+  for (uint32_t i = 0; i < l->n_slice; i++)
+    if (l->slice[i].param == param)
+      return (int)i;
+  return -1;
+}
+
+/* Stacks the sides of the products that are not slices already. */
+static void stack_products(Ad *in) {
+  struct AdLoop *l = in->loop;
+  Block *bwd = in->b.b;
+  for (uint32_t i = 0; i < l->n_product; i++)
+    for (int k = 0; k < 2; k++) {
+      Product *p = &l->product[i];
+      if (slice_of(l, p->side[k]) >= 0)
+        continue;
+      p->at[k] = bwd->n_ret;
+      ir_block_ret(in->b.f, bwd, p->side[k]);
+    }
+}
+
+/* The contractions after the backward loop: slices are its operands from `slices` on, results start at r. */
+static void emit_products(Ad *a, const struct AdLoop *l, const Val *slices, Val r) {
+  Func *f = a->b.f;
+  for (uint32_t i = 0; i < l->n_product; i++) {
+    const Product *p = &l->product[i];
+    Val side[2], of = f->op[l->id].arg[p->operand];
+    for (int k = 0; k < 2; k++) {
+      int slice = slice_of(l, p->side[k]);
+      side[k] = slice >= 0 ? slices[slice] : r + p->at[k];
+    }
+    const Type t = *ir_type(f, of);
+    ad_add(a, of, contract_onto(&a->b, side[0], side[1], &t));
+  }
+}
+
 static uint32_t close_carries(Ad *in, const Block *body, Carry *carry, uint32_t n) {
   struct AdLoop *l = in->loop;
   Func *f = in->b.f;
@@ -248,7 +321,7 @@ static uint32_t close_carries(Ad *in, const Block *body, Carry *carry, uint32_t 
   }
   for (uint32_t i = l->s.n_carry + l->s.n_xs; i + 1 < body->n_params; i++) {
     Val g = in->cot[body->param[1 + i]];
-    if (g == NONE)
+    if (g == NONE || defer(in, i, g))
       continue;
     Type t = *ir_type(f, g);
     Val param = ir_param(f, in->b.b, t, NULL);
@@ -300,6 +373,7 @@ static void emit_backward(Ad *a, Ad *in, const Carry *carry, uint32_t n_carry, c
     ad_add(a, fwd_arg[carry[i].operand], r + i);
   for (uint32_t i = 0; i < n_ys; i++)
     ad_add(a, fwd_arg[ys[i]], r + n_carry + i);
+  emit_products(a, l, args + n_carry, r);
 }
 
 void vjp_LOOP(Ad *a, OpId id, const Val *dy) {
@@ -332,6 +406,7 @@ void vjp_LOOP(Ad *a, OpId id, const Val *dy) {
       ir_block_ret(f, bwd, in.cot[body->param[1 + i]]);
       ys[n_ys++] = i;
     }
+  stack_products(&in);
   a->b.loc = f->op[id].loc;
   if (a->b.err->cls != ERR_NONE)
     return;
