@@ -1,8 +1,8 @@
 /* gemm.h: matrix products C[b, m, n] (+)= sum_k A[b, m, k] B[b, k, n] as LLVM code (inside codegen).
  *
- * Every element of C is one chain of fused multiply-adds in the order of k (all of k's dims flattened, the last fastest), whatever
- * the tiles, the blocks, the CPU's vector width or the number of threads: results are equal bit for bit.
- * Design: docs/kernels-gemm.md. */
+ * Every element of C is one chain of fused multiply-adds in the order of k (all of k's dims flattened, the
+ * last fastest), whatever the tiles, the blocks, the CPU's vector width or the number of threads: results are
+ * equal bit for bit. Design: docs/kernels-gemm.md. */
 #ifndef DLC_CODEGEN_GEMM_H
 #define DLC_CODEGEN_GEMM_H
 
@@ -20,9 +20,9 @@ typedef struct {
 } GemmDims;
 
 typedef struct {
-  DType dtype;              /* F32, F64 */
-  GemmDims batch, m, n, k;  /* the last dim of n has stride 1 in C (or n has one column) */
-  bool accumulate;          /* C += */
+  DType dtype;             /* F32, F64 */
+  GemmDims batch, m, n, k; /* the last dim of n has stride 1 in C (or n has one column) */
+  bool accumulate;         /* C += */
 } GemmSpec;
 
 /* How a product is cut up; fixed by the spec and the target's vector width alone. */
@@ -42,8 +42,8 @@ typedef struct {
   LLVMValueRef a, b, c, scratch, thread_scratch, lo, hi;
 } GemmArgs;
 
-/* Emits tasks lo <= t < hi of a phase at the builder, which is left at the end of a new block of the same function. Functions
- * called from there are added to the module. */
+/* Emits tasks lo <= t < hi of a phase at the builder, which is left at the end of a new block of the same
+ * function. Functions called from there are added to the module. */
 void gemm_emit(Gen *g, GemmPlan *p, int phase, const GemmArgs *args);
 
 #endif

@@ -11,32 +11,33 @@ typedef struct {
   GemmDims outer;     /* all dims but the inner one */
   int64_t outer_size; /* product of outer */
   GemmDim inner;
-  int64_t width, tail;            /* of a panel; of the last panel of each outer index (0: it is full) */
-  int64_t tail_padded;            /* tail as packed */
-  int64_t per_outer, panels;      /* panels of one outer index; of all */
-  int64_t padded;                 /* elements along the side of one outer index as packed */
-  int64_t chunk, chunks;          /* panels of one task; parts the panels are cut into */
-  int64_t unit_stride, k_stride;  /* of the operand along inner and the inner k */
-  bool direct;                    /* read where it lies */
-  bool shared;                    /* packed whole by an earlier phase */
-  LLVMValueRef pack[2];           /* functions for full panels and the last one */
+  int64_t width, tail;           /* of a panel; of the last panel of each outer index (0: it is full) */
+  int64_t tail_padded;           /* tail as packed */
+  int64_t per_outer, panels;     /* panels of one outer index; of all */
+  int64_t padded;                /* elements along the side of one outer index as packed */
+  int64_t chunk, chunks;         /* panels of one task; parts the panels are cut into */
+  int64_t unit_stride, k_stride; /* of the operand along inner and the inner k */
+  bool direct;                   /* read where it lies */
+  bool shared;                   /* packed whole by an earlier phase */
+  LLVMValueRef pack[2];          /* functions for full panels and the last one */
 } GemmSide;
 
 struct GemmPlan {
   GemmSpec spec;
-  int lanes, vectors;     /* of one vector; vectors of a full panel of B */
-  int64_t elem;           /* bytes */
+  int lanes, vectors; /* of one vector; vectors of a full panel of B */
+  int64_t elem;       /* bytes */
   int64_t batches;
-  GemmDims k_outer;       /* all dims of k but the last */
+  GemmDims k_outer; /* all dims of k but the last */
   GemmDim k_inner;
   int64_t k_outer_size, k_size;
-  int64_t outer_per_block, inner_per_block, blocks_per_outer, blocks; /* of k; one of the first two is trivial */
-  int64_t block_k;        /* elements of k in the longest block */
+  int64_t outer_per_block, inner_per_block, blocks_per_outer,
+      blocks;                       /* of k; one of the first two is trivial */
+  int64_t block_k;                  /* elements of k in the longest block */
   int64_t supers, blocks_per_super; /* parts of k whose shared operand is in scratch at one time */
   GemmSide a, b;
   int64_t task_units, units, pack_units, units_per_pack; /* units = batches * a.chunks * b.chunks */
   int64_t scratch, thread_scratch, thread_b;             /* bytes; where B's panels are in thread scratch */
-  LLVMValueRef micro[2][2]; /* [last rows][last columns] */
+  LLVMValueRef micro[2][2];                              /* [last rows][last columns] */
   LLVMTypeRef micro_type, pack_type;
 };
 

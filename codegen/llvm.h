@@ -40,7 +40,8 @@ void gen_noalias(Gen *g, LLVMValueRef fn, unsigned param);
 LLVMValueRef gen_intrinsic(Gen *g, const char *name, LLVMTypeRef *types, unsigned n_types, LLVMValueRef *args,
                            unsigned n);
 
-/* for (i = lo; i < hi; i += step) { ... }: the builder is in the body after begin and behind the loop after end. */
+/* for (i = lo; i < hi; i += step) { ... }: the builder is in the body after begin and behind the loop after
+ * end. */
 typedef struct {
   LLVMValueRef i; /* i64 */
   LLVMBasicBlockRef head, after;

@@ -1,0 +1,148 @@
+/* gemm_pack.c: copies one panel of an operand to the order the micro-kernel reads: for each k, the panel's
+ * elements side by side. The source may lie along the panel (copied), along k (transposed in registers) or
+ * any other way. */
+#include "codegen/gemm_plan.h"
+
+enum { MAX_BLOCK = 16 };
+
+typedef struct {
+  Gen *g;
+  const GemmPlan *p;
+  V to, from, n;        /* the function's parameters */
+  int64_t count, width; /* elements of the panel that exist; as packed */
+  int64_t unit, step;   /* strides of the source along the panel and k */
+} Pack;
+
+static V at(Pack *k, V base, V index, int64_t scale, int64_t plus) {
+  V i = gemm_add(k->g, gemm_mul(k->g, index, scale), gemm_i64(k->g, plus));
+  return gemm_at(k->g, k->p, base, i);
+}
+
+static V load(Pack *k, int64_t lanes, V ptr) {
+  V r = LLVMBuildLoad2(k->g->b, gemm_vector(k->g, k->p, (int)lanes), ptr, "");
+  LLVMSetAlignment(r, (unsigned)k->p->elem);
+  return r;
+}
+
+static void store(Pack *k, V value, V ptr) {
+  LLVMSetAlignment(LLVMBuildStore(k->g->b, value, ptr), (unsigned)k->p->elem);
+}
+
+/* The largest power of two of lanes that fits into `rest`. */
+static int64_t part(const Pack *k, int64_t rest) {
+  int64_t q = k->p->lanes;
+  while (q > rest)
+    q /= 2;
+  return q;
+}
+
+static void zeros(Pack *k, V row) {
+  for (int64_t j = k->count, q; j < k->width; j += q) {
+    q = part(k, k->width - j);
+    store(k, LLVMConstNull(gemm_vector(k->g, k->p, (int)q)), at(k, k->to, row, k->width, j));
+  }
+}
+
+/* Source contiguous along the panel. */
+static void copy_rows(Pack *k) {
+  GenLoop l;
+  gen_loop_begin(k->g, gemm_i64(k->g, 0), k->n, 1, &l);
+  for (int64_t j = 0, q; j < k->count; j += q) {
+    q = part(k, k->count - j);
+    store(k, load(k, q, at(k, k->from, l.i, k->step, j)), at(k, k->to, l.i, k->width, j));
+  }
+  zeros(k, l.i);
+  gen_loop_end(k->g, &l);
+}
+
+/* Elements j .. j + q of the panel, one k after another. */
+static void copy_elements(Pack *k, V lo, V hi, int64_t j, int64_t q) {
+  GenLoop l;
+  gen_loop_begin(k->g, lo, hi, 1, &l);
+  for (int64_t i = j; i < j + q; i++)
+    store(k, load(k, 1, at(k, k->from, l.i, k->step, i * k->unit)), at(k, k->to, l.i, k->width, i));
+  gen_loop_end(k->g, &l);
+}
+
+/* row[i][j] <-> row[j][i] in log2(q) rounds that swap blocks of d x d off the diagonal. */
+static void transpose(Pack *k, V *row, int q) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(k->g->ctx);
+  for (int d = 1; d < q; d *= 2)
+    for (int i = 0; i < q; i++) {
+      if (i & d)
+        continue;
+      V low[MAX_BLOCK], high[MAX_BLOCK], x = row[i], y = row[i + d];
+      for (int j = 0; j < q; j++) {
+        low[j] = LLVMConstInt(i32, (unsigned long long)(j & d ? q + j - d : j), false);
+        high[j] = LLVMConstInt(i32, (unsigned long long)(j & d ? q + j : j + d), false);
+      }
+      row[i] = LLVMBuildShuffleVector(k->g->b, x, y, LLVMConstVector(low, (unsigned)q), "");
+      row[i + d] = LLVMBuildShuffleVector(k->g->b, x, y, LLVMConstVector(high, (unsigned)q), "");
+    }
+}
+
+/* Source contiguous along k: blocks of q x q through registers. */
+static void transpose_block(Pack *k, int64_t j, int64_t q) {
+  V row[MAX_BLOCK], zero = gemm_i64(k->g, 0);
+  V whole = LLVMBuildAnd(k->g->b, k->n, gemm_i64(k->g, -q), "");
+  GenLoop l;
+  gen_loop_begin(k->g, zero, whole, q, &l);
+  for (int64_t i = 0; i < q; i++)
+    row[i] = load(k, q, at(k, k->from, l.i, 1, (j + i) * k->unit));
+  transpose(k, row, (int)q);
+  for (int64_t i = 0; i < q; i++)
+    store(k, row[i], at(k, k->to, l.i, k->width, i * k->width + j));
+  gen_loop_end(k->g, &l);
+  copy_elements(k, whole, k->n, j, q);
+}
+
+static void pack_body(Pack *k) {
+  V zero = gemm_i64(k->g, 0);
+  if (k->unit == 1) {
+    copy_rows(k);
+    return;
+  }
+  for (int64_t j = 0, q; j < k->count; j += q) {
+    q = part(k, k->count - j);
+    if (k->step == 1 && q > 1)
+      transpose_block(k, j, q);
+    else
+      copy_elements(k, zero, k->n, j, q);
+  }
+  if (k->count < k->width) {
+    GenLoop l;
+    gen_loop_begin(k->g, zero, k->n, 1, &l);
+    zeros(k, l.i);
+    gen_loop_end(k->g, &l);
+  }
+}
+
+static V pack_function(Gen *g, const GemmPlan *p, const GemmSide *s, bool last) {
+  V fn = LLVMAddFunction(g->mod, "pack", p->pack_type);
+  LLVMSetLinkage(fn, LLVMInternalLinkage);
+  gen_function_attributes(g, fn);
+  gen_noalias(g, fn, 0);
+  gen_noalias(g, fn, 1);
+  LLVMPositionBuilderAtEnd(g->b, LLVMAppendBasicBlockInContext(g->ctx, fn, "entry"));
+  Pack k = {.g = g, .p = p, .unit = s->unit_stride, .step = s->k_stride};
+  k.to = LLVMGetParam(fn, 0);
+  k.from = LLVMGetParam(fn, 1);
+  k.n = LLVMGetParam(fn, 2);
+  k.count = last ? s->tail : s->width;
+  k.width = last ? s->tail_padded : s->width;
+  pack_body(&k);
+  LLVMBuildRetVoid(g->b);
+  return fn;
+}
+
+void gemm_pack_functions(Gen *g, GemmPlan *p) {
+  LLVMTypeRef ptr = LLVMPointerTypeInContext(g->ctx, 0), arg[] = {ptr, ptr, LLVMInt64TypeInContext(g->ctx)};
+  LLVMBasicBlockRef here = LLVMGetInsertBlock(g->b);
+  GemmSide *side[] = {&p->a, &p->b};
+  p->pack_type = LLVMFunctionType(LLVMVoidTypeInContext(g->ctx), arg, 3, false);
+  for (int i = 0; i < 2; i++)
+    for (int last = 0; last < 2; last++)
+      if (!side[i]->direct && (!last || side[i]->tail))
+        side[i]->pack[last] = pack_function(g, p, side[i], last);
+  LLVMPositionBuilderAtEnd(g->b, here);
+}
