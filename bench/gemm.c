@@ -52,16 +52,18 @@ static double median(double *t, int n) {
 
 static double measure(const GemmRig *r, const BenchShape *s, void *const mem[4], void *const *own,
                       int threads, double seconds) {
-  enum { MAX_RUNS = 400 };
-  double t[MAX_RUNS], begin = now();
-  int n = 0;
-  rig_run(r, mem[0], mem[1], mem[2], mem[3], own, threads);
-  while (n < 3 || (n < MAX_RUNS && now() - begin < seconds)) {
-    double t0 = now();
-    rig_run(r, mem[0], mem[1], mem[2], mem[3], own, threads);
-    t[n++] = now() - t0;
+  enum { ROUNDS = 7 };
+  double t[ROUNDS], begin = now();
+  rig_run(r, mem, mem[3], own, threads, 1);
+  begin = now();
+  rig_run(r, mem, mem[3], own, threads, 2);
+  int times = (int)(2 * seconds / ROUNDS / (now() - begin)) + 1;
+  for (int i = 0; i < ROUNDS; i++) {
+    begin = now();
+    rig_run(r, mem, mem[3], own, threads, times);
+    t[i] = (now() - begin) / times;
   }
-  return 2e-9 * (double)s->batch * (double)s->m * (double)s->n * (double)s->k / median(t, n);
+  return 2e-9 * (double)s->batch * (double)s->m * (double)s->n * (double)s->k / median(t, ROUNDS);
 }
 
 static GemmSpec spec_of(const BenchShape *s) {

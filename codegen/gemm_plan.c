@@ -5,8 +5,10 @@
 static const int64_t BLOCK_K = 384; /* f32 steps of k in a block */
 static const int64_t THREAD_LIMIT =
     512 << 10; /* bytes of packed panels of a task: they stay in the second-level cache */
-static const int64_t SCRATCH_LIMIT = 32 << 20; /* bytes of the shared operand */
+static const int64_t SCRATCH_LIMIT = 4 << 20; /* bytes of the shared operand */
 static const int64_t SMALL_OPERAND = 16 << 10; /* bytes that stay in the first-level cache */
+static const int64_t LINE = 256;               /* bytes side by side that a task should read of an operand */
+static const int64_t FAR = 8 << 20; /* a shared operand so large comes from memory again for each task */
 static const double TASK_FLOPS = 2e6;
 enum { MANY_TASKS = 64, FEW_TASKS = 16, MAX_SUPERS = 40 };
 
@@ -117,7 +119,9 @@ static void choose_direct(GemmPlan *p) {
 
 static void cut_chunks(const GemmPlan *p, GemmSide *s, int64_t wanted) {
   int64_t bytes = s->width * p->block_k * p->elem, limit = larger(1, THREAD_LIMIT / bytes);
-  s->chunk = larger(1, smaller(ceil_div(s->panels, larger(wanted, 1)), limit));
+  int64_t least = s->unit_stride == 1 ? ceil_div(LINE, s->width * p->elem) : 1;
+  int64_t chunk = larger(ceil_div(s->panels, larger(wanted, 1)), smaller(least, s->panels / FEW_TASKS));
+  s->chunk = larger(1, smaller(chunk, limit));
   s->chunks = ceil_div(s->panels, s->chunk);
 }
 
@@ -129,6 +133,8 @@ static void cut_tasks(GemmPlan *p) {
   GemmSide *own = m > n ? &p->a : &p->b, *other = m > n ? &p->b : &p->a;
   double tasks = flops * (double)p->batches / TASK_FLOPS;
   int64_t wanted = tasks > MANY_TASKS ? MANY_TASKS : (int64_t)tasks;
+  if (p->batches * side_bytes(p, other) > FAR)
+    wanted = smaller(wanted, FEW_TASKS / 2);
   int64_t each = ceil_div(wanted, p->batches), few = ceil_div(smaller(wanted, FEW_TASKS), p->batches);
   cut_chunks(p, own, each);
   other->chunk = other->panels;

@@ -3,6 +3,7 @@
 #define GEMM_RIG_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,41 +88,48 @@ static inline void rig_free(GemmRig *r) {
 typedef struct {
   const GemmRig *r;
   void *arg[4], *scratch;
-  atomic_long *next; /* per phase */
-  pthread_barrier_t *barrier;
+  int threads, times;
+  atomic_long *next;    /* per phase: the next task of all times together */
+  atomic_long *arrived; /* threads at barriers so far */
 } RigThread;
+
+/* The n-th barrier: spins, so that benchmarks see no sleep. */
+static inline void rig_barrier(RigThread *t, long n) {
+  atomic_fetch_add(t->arrived, 1);
+  while (atomic_load(t->arrived) < n * t->threads)
+    sched_yield();
+}
 
 static inline void *rig_work(void *ctx) {
   RigThread *t = ctx;
-  for (int i = 0; i < t->r->phases; i++) {
-    long task;
-    while ((task = atomic_fetch_add(&t->next[i], 1)) < t->r->tasks[i])
-      t->r->fn[i](t->arg, task, task + 1, t->scratch);
-    pthread_barrier_wait(t->barrier);
-  }
+  for (int time = 0; time < t->times; time++)
+    for (int i = 0; i < t->r->phases; i++) {
+      long task, first = time * (t->r->tasks[i] + t->threads);
+      while ((task = atomic_fetch_add(&t->next[i], 1) - first) < t->r->tasks[i])
+        t->r->fn[i](t->arg, task, task + 1, t->scratch);
+      rig_barrier(t, (long)time * t->r->phases + i + 1);
+    }
   return NULL;
 }
 
-/* Runs `times` times with so many threads; scratch: r->scratch bytes, thread: r->thread_scratch bytes for
- * each. */
-static inline void rig_run(const GemmRig *r, const void *a, const void *b, void *c, void *scratch,
-                           void *const *thread, int threads) {
+/* Runs it `times` times; scratch: r->scratch bytes, thread: r->thread_scratch bytes for each thread. */
+static inline void rig_run(const GemmRig *r, void *const matrix[3], void *scratch, void *const *thread,
+                           int threads, int times) {
   pthread_t id[8];
   RigThread t[8];
-  atomic_long next[RIG_PHASES];
-  pthread_barrier_t barrier;
-  pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+  atomic_long next[RIG_PHASES], arrived;
+  atomic_init(&arrived, 0);
   for (int i = 0; i < r->phases; i++)
     atomic_init(&next[i], 0);
   for (int i = 0; i < threads; i++) {
-    t[i] = (RigThread){r, {(void *)a, (void *)b, c, thread[i]}, scratch, next, &barrier};
+    t[i] =
+        (RigThread){r, {matrix[0], matrix[1], matrix[2], thread[i]}, scratch, threads, times, next, &arrived};
     if (i)
       pthread_create(&id[i], NULL, rig_work, &t[i]);
   }
   rig_work(&t[0]);
   for (int i = 1; i < threads; i++)
     pthread_join(id[i], NULL);
-  pthread_barrier_destroy(&barrier);
 }
 
 #endif

@@ -146,7 +146,7 @@ static void run(Problem *p, int width, int threads, const double *before) {
     own[i] = aligned(r.thread_scratch);
   for (int64_t i = 0; i < p->size[2]; i++)
     put(p, 2, i, before[i]);
-  rig_run(&r, body(p, 0), body(p, 1), body(p, 2), scratch, own, threads);
+  rig_run(&r, (void *[]){body(p, 0), body(p, 1), body(p, 2)}, scratch, own, threads, 1);
   check_guards(p);
   for (int i = 0; i < 3; i++)
     free(own[i]);
@@ -269,7 +269,7 @@ static void strided(void **state) {
 /* So long a k that the shared operand is packed in parts. */
 static void long_k(void **state) {
   (void)state;
-  Problem p = plain(DT_F32, 18, 16, 530001, 2, 1);
+  Problem p = plain(DT_F32, 18, 16, 70001, 2, 1);
   check(&p, "long k", false);
 }
 
