@@ -125,7 +125,7 @@ static void fill_kernel(const Job *j, Arena *arena, Kernel *k) {
   k->cls = arena_strdup(arena, reg->attr.str ? reg->attr.str : "map");
   k->n_args = b->n_params + b->n_ret;
   k->n_outputs = b->n_ret;
-  k->scratch_bytes = j->plan.scratch_bytes;
+  k->scratch_bytes = j->plan.scratch_bytes + j->plan.temp_bytes;
   k->thread_scratch_bytes = j->plan.thread_scratch_bytes;
   k->n_phases = j->plan.n_phases;
   k->phase = ARENA_ARRAY(arena, Phase, k->n_phases);
@@ -143,7 +143,7 @@ static void fill_kernel(const Job *j, Arena *arena, Kernel *k) {
 /* Cache entries hold the plan's numbers before the object: n_phases, scratch, thread scratch, tasks of each
  * phase. */
 static void plan_pack(const RegionPlan *p, Str *s) {
-  int64_t head[3] = {p->n_phases, p->scratch_bytes, p->thread_scratch_bytes};
+  int64_t head[3] = {p->n_phases, p->scratch_bytes + p->temp_bytes, p->thread_scratch_bytes};
   str_write(s, head, sizeof head);
   str_write(s, p->ntasks, p->n_phases * sizeof *p->ntasks);
 }

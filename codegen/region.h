@@ -95,8 +95,6 @@ typedef struct {
 } Split;
 
 typedef struct Emit Emit;
-/* Overrides how a body param is read (gemm epilogues). */
-typedef Ev (*ParamFn)(Emit *e, Val v, const Idx *map);
 
 struct Emit {
   Gen *g;
@@ -118,8 +116,6 @@ struct Emit {
   LLVMValueRef scratch;
   Split *split;  /* per reduction */
   uint64_t want; /* reductions the current nest needs */
-  ParamFn param_fn;
-  void *param_ctx;
   bool failed;
 };
 
@@ -227,7 +223,8 @@ typedef struct {
   const char *symbol;
   int64_t ntasks[MAX_PHASES];
   uint32_t n_phases;
-  int64_t scratch_bytes, thread_scratch_bytes;
+  int64_t scratch_bytes, temp_bytes,
+      thread_scratch_bytes; /* temp: after the rest, used within single contractions */
 } RegionPlan;
 
 typedef struct {

@@ -258,8 +258,6 @@ static Ev eval_iota(Emit *e, const Idx *map) {
 }
 
 static Ev eval_param(Emit *e, Val v, const Idx *map) {
-  if (e->param_fn)
-    return e->param_fn(e, v, map);
   const Type *t = type_of(e, v);
   return load_at(e, e->in[e->body->val[v].index], t->dtype, idx_linear(e, t, map));
 }
