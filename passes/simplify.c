@@ -39,7 +39,9 @@ static bool may_merge(const Op *op) {
   return op->code != OP_RANDOM && !op->body && op->n_results > 0;
 }
 
-static uint64_t mix(uint64_t h, const void *p, size_t n) { return n ? hash_bytes(p, n, h) : h; }
+static uint64_t mix(uint64_t h, const void *p, size_t n) {
+  return n ? hash_bytes(p, n, h) : h;
+}
 
 static uint64_t op_hash(const Op *op) {
   uint64_t h = hash_bytes(&op->code, sizeof op->code, 0);
@@ -144,44 +146,55 @@ static void simplify_inputs(Simplify *s, OpId id) {
 
 /* ---- orders of storage ---- */
 
-static bool may_sink(const Op *op) {
-  return op_is_pointwise(op->code) || op->code == OP_SOFTMAX || op->code == OP_SUM ||
-         op->code == OP_REDUCE_MAX;
+static bool may_sink(OpCode c) {
+  return op_is_pointwise(c) || c == OP_SOFTMAX || c == OP_SUM || c == OP_REDUCE_MAX || c == OP_GATHER ||
+         c == OP_RENAME || c == OP_ATTENTION;
+}
+
+/* Whether operand i, not reordered itself, leaves the order of the result to the others. */
+static bool follows(const Op *op, uint32_t i, const Type *arg, const Type *want) {
+  if (op->code == OP_GATHER || op->code == OP_ATTENTION)
+    return i > 0;
+  return op_is_pointwise(op->code) && arg->rank < want->rank;
 }
 
 /* Axes join by name, so an operand's order matters only for the order of the result. Operands lose their
- * reorders where the result stays as it is; pointwise ops and reductions also where every operand of full
- * rank is reordered: the result is reordered instead, until the reorder meets a contraction that does not
- * mind. Returns the reordered result, or NONE. */
-static Val sink_orders(Builder *b, OpId id) {
+ * reorders where the result stays as it is; pointwise ops, reductions, gathers and attention also where the
+ * operands that decide are reordered: the results are reordered instead, until the reorder meets a
+ * contraction that does not mind. True when the op is replaced. */
+static bool sink_orders(Simplify *s, Builder *b, OpId id) {
   Func *f = b->f;
   Op op = f->op[id];
-  if (op.code == OP_LOOP || op.code == OP_REGION || op.n_results == 0 || op.n_args == 0 ||
-      op.n_args > IR_MAX_RANK)
-    return NONE;
-  Val bare[IR_MAX_RANK];
-  Type arg[IR_MAX_RANK], result[4];
+  if (op.code == OP_LOOP || op.code == OP_REGION || op.n_results == 0 || op.n_args == 0)
+    return false;
+  Arena *arena = &f->module->arena;
+  Val *bare = ARENA_ARRAY(arena, Val, op.n_args);
+  Type *arg = ARENA_ARRAY(arena, Type, op.n_args), *result = ARENA_ARRAY(arena, Type, op.n_results);
   const Type want = *ir_type(f, op.result);
-  bool any = false, sink = may_sink(&op);
+  bool any = false, sink = may_sink(op.code), same = true;
   for (uint32_t i = 0; i < op.n_args; i++) {
     const Op *in = def_op(f, op.arg[i]);
     bool reorder = in && in->code == OP_REORDER;
     bare[i] = reorder ? in->arg[0] : op.arg[i];
     arg[i] = *ir_type(f, bare[i]);
     any |= reorder;
-    sink &= reorder || (op_is_pointwise(op.code) && arg[i].rank < want.rank);
+    sink &= reorder || follows(&op, i, &arg[i], &want);
   }
   Error quiet = {0};
   if (!any || !ir_infer(f->module, op.code, arg, op.n_args, &op.attr, result, &quiet))
-    return NONE;
-  bool same = true;
+    return false;
   for (uint32_t i = 0; i < op.n_results; i++)
     same &= type_equal(&result[i], ir_type(f, op.result + i));
-  if (same) {
+  if (same)
     memcpy(op.arg, bare, op.n_args * sizeof *bare);
-    return NONE;
+  if (same || !sink)
+    return false;
+  Val r = ir_op(b, op.code, bare, op.n_args, &op.attr, op.body);
+  for (uint32_t i = 0; i < op.n_results && r != NONE; i++) {
+    const Type t = *ir_type(f, op.result + i);
+    replace_with(s, op.result + i, ir_reorder(b, r + i, &t));
   }
-  return sink ? ir_reorder(b, ir_op(b, op.code, bare, op.n_args, &op.attr, NULL), &want) : NONE;
+  return true;
 }
 
 /* ---- blocks ---- */
@@ -201,8 +214,8 @@ static void simplify_block(Simplify *s, Block *b) {
       simplify_block(s, f->op[id].body);
     e.loc = f->op[id].loc;
     Val r = fold_op(&e, id, s->drop_stop);
-    if (r == NONE)
-      r = sink_orders(&e, id);
+    if (r == NONE && sink_orders(s, &e, id))
+      continue;
     if (r == NONE) {
       block_push(f, b, id);
       continue;
@@ -223,6 +236,10 @@ bool simplify_body(Func *f, Block *b, bool drop_stop, Error *err) {
   return err->cls == ERR_NONE;
 }
 
-bool simplify(Func *f, bool drop_stop, Error *err) { return simplify_body(f, f->body, drop_stop, err); }
+bool simplify(Func *f, bool drop_stop, Error *err) {
+  return simplify_body(f, f->body, drop_stop, err);
+}
 
-bool pass_simplify(Func *f, Error *err) { return simplify(f, false, err); }
+bool pass_simplify(Func *f, Error *err) {
+  return simplify(f, false, err);
+}
