@@ -1,0 +1,72 @@
+/* fuse.h: what the files of the fuser share.
+ *
+ * A block is cut into units. A unit is one future kernel (a region), or one op that stays outside: a loop, a
+ * view. Constants, iotas and cheap pointwise ops of them belong to no unit: every region that uses one
+ * computes it itself. */
+#ifndef DLC_FUSE_H
+#define DLC_FUSE_H
+
+#include "passes/internal.h"
+
+typedef enum {
+  ROLE_FREE, /* computed where it is used */
+  ROLE_VIEW, /* an alias of its operand's memory */
+  ROLE_LOOP,
+  ROLE_ALONE, /* a region of its own: sort, cumsum, scatter_add, attention */
+  ROLE_GEMM,  /* contract: takes pointwise consumers as its epilogue */
+  ROLE_FUSED  /* everything else */
+} Role;
+
+/* Most operands and results of a region. */
+enum { MAX_OPERANDS = 32, MAX_GEMM_OPERANDS = 16 };
+
+typedef struct {
+  Role role;
+  Type domain; /* what its loops run over, as a set of dims */
+  bool reduces;
+  Axis red[IR_MAX_RANK];
+  uint32_t n_red;
+  uint32_t *op; /* positions in the block, in order */
+  uint32_t n_ops, cap_ops;
+  uint64_t *reach; /* units it depends on, itself included */
+  bool dead;       /* merged into another */
+} Unit;
+
+typedef struct {
+  Func *f;
+  Block *b;
+  Arena mem;
+  Error *err;
+  const OpId *op; /* the block's ops, by position */
+  uint32_t n;
+  Role *role;      /* by position */
+  uint32_t *home;  /* by position: its unit, NONE for free ops */
+  uint32_t *pos;   /* by value: position of the op that computes it, NONE: a block parameter */
+  uint32_t **user; /* by position: positions that use its results; n stands for the block's returns */
+  uint32_t *n_users;
+  Unit *unit;
+  uint32_t n_units, words;
+  /* emission */
+  Val *outer; /* by value: what it is called outside of regions, NONE: not emitted */
+  bool *done; /* by unit */
+} Fuse;
+
+/* fuse_group.c: roles and units of the block. */
+void fuse_group(Fuse *x);
+/* fuse_emit.c: the block anew, from regions, views and loops. */
+void fuse_emit(Fuse *x);
+/* Position of the op that computes v, NONE: a parameter. */
+uint32_t fuse_pos(const Fuse *x, Val v);
+const char *unit_class(const Fuse *x, const Unit *u);
+
+/* fuse_result.c: copies where a loop, a stacked value or a result of the function needs memory of its own. */
+void fuse_copies_before(Func *f, Block *b, Error *err); /* operands of loops */
+void fuse_stacked(Func *f, Block *body, uint32_t n_carry, Error *err);
+void fuse_results(Func *f, Error *err);
+/* A region "copy" of v at the end of the builder's block. */
+Val build_copy(Builder *b, Val v);
+/* v, or what it is a view of when the view covers all of it. */
+Val whole_root(const Func *f, Val v);
+bool is_view(const Func *f, const Op *op);
+
+#endif
