@@ -282,3 +282,34 @@ void gemm_emit(Gen *g, GemmPlan *p, int phase, const GemmArgs *args) {
   else
     compute_phase(&e, first, blocks);
 }
+
+/* ---- small products ---- */
+
+LLVMTypeRef gemm_tile_type(Gen *g) {
+  LLVMTypeRef ptr = LLVMPointerTypeInContext(g->ctx, 0),
+              arg[] = {ptr, ptr, ptr, LLVMInt1TypeInContext(g->ctx)};
+  return LLVMFunctionType(LLVMVoidTypeInContext(g->ctx), arg, 4, false);
+}
+
+LLVMValueRef gemm_tile(Gen *g, const GemmSpec *spec, Arena *arena, Error *err) {
+  GemmPlan *p = gemm_plan_tile(spec, g->lanes, arena, err);
+  if (!p)
+    return NULL;
+  LLVMBasicBlockRef here = LLVMGetInsertBlock(g->b);
+  V fn = LLVMAddFunction(g->mod, "tile", gemm_tile_type(g));
+  LLVMSetLinkage(fn, LLVMInternalLinkage);
+  gen_function_attributes(g, fn);
+  gemm_micro_functions(g, p);
+  LLVMPositionBuilderAtEnd(g->b, LLVMAppendBasicBlockInContext(g->ctx, fn, "entry"));
+  GemmArgs args = {.a = LLVMGetParam(fn, 0), .b = LLVMGetParam(fn, 1), .c = LLVMGetParam(fn, 2)};
+  Emit e = {.g = g, .p = p, .args = &args};
+  block(&e, c64(&e, 0));
+  Unit u = {.batch = c64(&e, 0), .offset = none(&e)};
+  u.lo[0] = u.lo[1] = c64(&e, 0);
+  u.hi[0] = c64(&e, p->a.panels);
+  u.hi[1] = c64(&e, p->b.panels);
+  tiles(&e, &u, LLVMGetParam(fn, 3));
+  LLVMBuildRetVoid(g->b);
+  LLVMPositionBuilderAtEnd(g->b, here);
+  return fn;
+}

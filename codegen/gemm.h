@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
   DType dtype;             /* F32, F64 */
-  GemmDims batch, m, n, k; /* the last dim of n has stride 1 in C (or n has one column) */
+  GemmDims batch, m, n, k; /* fast when a dim of n has stride 1 in C */
   bool accumulate;         /* C += */
 } GemmSpec;
 
@@ -45,5 +45,21 @@ typedef struct {
 /* Emits tasks lo <= t < hi of a phase at the builder, which is left at the end of a new block of the same
  * function. Functions called from there are added to the module. */
 void gemm_emit(Gen *g, GemmPlan *p, int phase, const GemmArgs *args);
+
+/* ---- parts for other kernels ---- */
+
+/* void f(ptr a, ptr b, ptr c, i1 add): a product without batch whose operands are small and near: nothing is
+ * packed. k is one dim; the columns have stride 1 in B and C. */
+LLVMValueRef gemm_tile(Gen *g, const GemmSpec *spec, Arena *arena, Error *err);
+LLVMTypeRef gemm_tile_type(Gen *g);
+
+/* void f(ptr to, ptr from, i64 n): to[i][j] = from[i * step + j * unit] for i < n, j < count, and 0 for count
+ * <= j < width. */
+typedef struct {
+  DType dtype;
+  int64_t count, width, unit, step;
+} GemmCopy;
+LLVMValueRef gemm_copy(Gen *g, const GemmCopy *c);
+LLVMTypeRef gemm_copy_type(Gen *g);
 
 #endif

@@ -117,32 +117,40 @@ static void pack_body(Pack *k) {
   }
 }
 
-static V pack_function(Gen *g, const GemmPlan *p, const GemmSide *s, bool last) {
-  V fn = LLVMAddFunction(g->mod, "pack", p->pack_type);
+LLVMTypeRef gemm_copy_type(Gen *g) {
+  LLVMTypeRef ptr = LLVMPointerTypeInContext(g->ctx, 0), arg[] = {ptr, ptr, LLVMInt64TypeInContext(g->ctx)};
+  return LLVMFunctionType(LLVMVoidTypeInContext(g->ctx), arg, 3, false);
+}
+
+LLVMValueRef gemm_copy(Gen *g, const GemmCopy *c) {
+  LLVMBasicBlockRef here = LLVMGetInsertBlock(g->b);
+  V fn = LLVMAddFunction(g->mod, "pack", gemm_copy_type(g));
   LLVMSetLinkage(fn, LLVMInternalLinkage);
   gen_function_attributes(g, fn);
   gen_noalias(g, fn, 0);
   gen_noalias(g, fn, 1);
   LLVMPositionBuilderAtEnd(g->b, LLVMAppendBasicBlockInContext(g->ctx, fn, "entry"));
-  Pack k = {.g = g, .p = p, .unit = s->unit_stride, .step = s->k_stride};
-  k.to = LLVMGetParam(fn, 0);
-  k.from = LLVMGetParam(fn, 1);
-  k.n = LLVMGetParam(fn, 2);
-  k.count = last ? s->tail : s->width;
-  k.width = last ? s->tail_padded : s->width;
+  GemmPlan type = {.elem = (int64_t)dtype_bytes(c->dtype),
+                   .lanes = c->dtype == DT_F64 ? g->lanes / 2 : g->lanes};
+  Pack k = {
+      g,       &type,  LLVMGetParam(fn, 0), LLVMGetParam(fn, 1), LLVMGetParam(fn, 2), c->count, c->width,
+      c->unit, c->step};
   pack_body(&k);
   LLVMBuildRetVoid(g->b);
+  LLVMPositionBuilderAtEnd(g->b, here);
   return fn;
 }
 
 void gemm_pack_functions(Gen *g, GemmPlan *p) {
-  LLVMTypeRef ptr = LLVMPointerTypeInContext(g->ctx, 0), arg[] = {ptr, ptr, LLVMInt64TypeInContext(g->ctx)};
-  LLVMBasicBlockRef here = LLVMGetInsertBlock(g->b);
   GemmSide *side[] = {&p->a, &p->b};
-  p->pack_type = LLVMFunctionType(LLVMVoidTypeInContext(g->ctx), arg, 3, false);
-  for (int i = 0; i < 2; i++)
-    for (int last = 0; last < 2; last++)
-      if (!side[i]->direct && (!last || side[i]->tail))
-        side[i]->pack[last] = pack_function(g, p, side[i], last);
-  LLVMPositionBuilderAtEnd(g->b, here);
+  p->pack_type = gemm_copy_type(g);
+  for (int i = 0; i < 2; i++) {
+    GemmSide *s = side[i];
+    GemmCopy full = {p->spec.dtype, s->width, s->width, s->unit_stride, s->k_stride};
+    GemmCopy last = {p->spec.dtype, s->tail, s->tail_padded, s->unit_stride, s->k_stride};
+    if (!s->direct)
+      s->pack[0] = gemm_copy(g, &full);
+    if (!s->direct && s->tail)
+      s->pack[1] = gemm_copy(g, &last);
+  }
 }

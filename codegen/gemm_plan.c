@@ -5,7 +5,7 @@
 static const int64_t BLOCK_K = 384; /* f32 steps of k in a block */
 static const int64_t THREAD_LIMIT =
     512 << 10; /* bytes of packed panels of a task: they stay in the second-level cache */
-static const int64_t SCRATCH_LIMIT = 4 << 20; /* bytes of the shared operand */
+static const int64_t SCRATCH_LIMIT = 4 << 20;  /* bytes of the shared operand */
 static const int64_t SMALL_OPERAND = 16 << 10; /* bytes that stay in the first-level cache */
 static const int64_t LINE = 256;               /* bytes side by side that a task should read of an operand */
 static const int64_t FAR = 8 << 20; /* a shared operand so large comes from memory again for each task */
@@ -56,6 +56,14 @@ static GemmDim take(GemmDims *d, int i) {
   return r;
 }
 
+/* The dim of columns that vectors run along. */
+static GemmDim take_columns(GemmDims *d) {
+  for (int i = d->n; i-- > 0;)
+    if (d->dim[i].c == 1)
+      return take(d, i);
+  return (GemmDim){.size = 1};
+}
+
 static int widest(const GemmDims *d) {
   int w = 0;
   for (int i = 0; i < d->n; i++)
@@ -73,7 +81,7 @@ static void cut_panels(GemmSide *s, int64_t width, int64_t round) {
 }
 
 /* Tile: as many accumulators as registers allow beside a row of B and one broadcast. */
-static void choose_tile(GemmPlan *p, int f32_lanes) {
+static void choose_tile(GemmPlan *p, int f32_lanes, int64_t few) {
   int64_t vectors = ceil_div(p->b.inner.size, p->lanes), rows;
   if (f32_lanes >= 16) {
     p->vectors = vectors == 1 ? 1 : vectors == 2 || vectors == 4 ? 2 : 3;
@@ -83,7 +91,7 @@ static void choose_tile(GemmPlan *p, int f32_lanes) {
     rows = p->vectors == 1 ? 8 : 6;
   }
   int64_t m = p->a.inner.size;
-  if (m < 4 * rows) /* few tiles: of equal height */
+  if (ceil_div(m, rows) <= few) /* few tiles: of equal height */
     rows = ceil_div(m, ceil_div(m, rows));
   cut_panels(&p->b, (int64_t)p->vectors * p->lanes, p->lanes);
   cut_panels(&p->a, rows, 1);
@@ -190,7 +198,7 @@ static bool sizes_ok(const GemmSpec *s) {
          size_mul(b, m, &x) && size_mul(x, n, &x);
 }
 
-GemmPlan *gemm_plan(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err) {
+static GemmPlan *describe(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err) {
   if (!sizes_ok(spec)) {
     error_set(err, ERR_INPUT, "a matrix product of this size does not fit into memory");
     return NULL;
@@ -208,7 +216,7 @@ GemmPlan *gemm_plan(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *er
   p->a.outer = p->spec.m;
   p->a.inner = take(&p->a.outer, widest(&p->a.outer));
   p->b.outer = p->spec.n;
-  p->b.inner = take(&p->b.outer, p->b.outer.n - 1);
+  p->b.inner = take_columns(&p->b.outer);
   product(&p->spec.batch, &p->batches);
   product(&p->k_outer, &p->k_outer_size);
   product(&p->a.outer, &p->a.outer_size);
@@ -218,11 +226,29 @@ GemmPlan *gemm_plan(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *er
   p->a.k_stride = p->k_inner.a;
   p->b.unit_stride = p->b.inner.size == 1 ? 1 : p->b.inner.b;
   p->b.k_stride = p->k_inner.b;
-  choose_tile(p, f32_lanes);
+  return p;
+}
+
+GemmPlan *gemm_plan(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err) {
+  GemmPlan *p = describe(spec, f32_lanes, arena, err);
+  if (!p)
+    return NULL;
+  choose_tile(p, f32_lanes, 4);
   cut_k(p);
   choose_direct(p);
   cut_tasks(p);
   lay_out(p);
+  return p;
+}
+
+GemmPlan *gemm_plan_tile(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err) {
+  GemmPlan *p = describe(spec, f32_lanes, arena, err);
+  if (!p)
+    return NULL;
+  choose_tile(p, f32_lanes, INT64_MAX);
+  p->block_k = p->inner_per_block = p->k_inner.size;
+  p->outer_per_block = p->blocks_per_outer = p->blocks = 1;
+  p->a.direct = p->b.direct = true;
   return p;
 }
 

@@ -41,6 +41,8 @@ struct GemmPlan {
   LLVMTypeRef micro_type, pack_type;
 };
 
+/* gemm_plan.c: one block of k, operands read where they lie. */
+GemmPlan *gemm_plan_tile(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err);
 /* gemm_pack.c: void pack(ptr to, ptr from, i64 n): n steps of k of one panel, contiguous. */
 void gemm_pack_functions(Gen *g, GemmPlan *p);
 /* gemm_kernel.c: void micro(ptr a, ptr b, ptr c, i64 k, i1 add): one tile. */

@@ -266,6 +266,18 @@ static void strided(void **state) {
   check(&p, "strided", false);
 }
 
+/* The result's innermost dim is in both operands: no dim of columns has stride 1. */
+static void inner_batch(void **state) {
+  (void)state;
+  enum { B = 6, M = 13, N = 10, K = 40 };
+  Problem p = {.spec = {.dtype = DT_F32}, .size = {B * M * K, B * K * N, M * N * B}};
+  p.spec.batch = (GemmDims){{{B, 1, 1, 1}}, 1};
+  p.spec.m = (GemmDims){{{M, K * B, 0, N * B}}, 1};
+  p.spec.n = (GemmDims){{{N, 0, B, B}}, 1};
+  p.spec.k = (GemmDims){{{K, B, N * B, 0}}, 1};
+  check(&p, "inner batch", false);
+}
+
 /* So long a k that the shared operand is packed in parts. */
 static void long_k(void **state) {
   (void)state;
@@ -277,7 +289,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(orders_and_sizes), cmocka_unit_test(batches),     cmocka_unit_test(heads),
       cmocka_unit_test(joined_heads),     cmocka_unit_test(scattered_k), cmocka_unit_test(strided),
-      cmocka_unit_test(long_k),
+      cmocka_unit_test(long_k),           cmocka_unit_test(inner_batch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
