@@ -86,16 +86,23 @@ int cmd_doctor(const Args *a) {
   if (!cg) {
     return cli_fail(&err);
   }
+  Device *device = device_open("host", &(DeviceOptions){0}, &err);
+  if (!device) {
+    codegen_free(cg);
+    return cli_fail(&err);
+  }
+  int threads = device_threads(device);
+  device_close(device);
   long memory = sysconf(_SC_PHYS_PAGES) / 1024 * (sysconf(_SC_PAGESIZE) / 1024);
   if (a->json) {
     str_puts(&s, "{\"cpu\": ");
     str_put_json(&s, cpu);
     str_puts(&s, ", \"target\": ");
     str_put_json(&s, codegen_target(cg));
-    str_printf(&s, ", \"threads\": %d, \"memory_mib\": %ld", pool_default_threads(), memory);
+    str_printf(&s, ", \"threads\": %d, \"memory_mib\": %ld", threads, memory);
   } else {
     str_printf(&s, "processor  %s\nkernels    %s\nthreads    %d\nmemory     %ld MiB\n", cpu, codegen_target(cg),
-               pool_default_threads(), memory);
+               threads, memory);
   }
   for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
     const Library *l = &libraries[i];

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char *program_path(Session *s, const Args *a) {
   struct stat st;
@@ -30,7 +31,7 @@ static void print_diagnostics(const Session *s, bool json) {
   str_free(&text);
 }
 
-int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n_extra) {
+static int open_model(Session *s, const Args *a, const char *const *extra, uint32_t n_extra, bool inference, bool quiet) {
   memset(s, 0, sizeof *s);
   s->sources.arena = &s->arena;
   s->diag.sources = &s->sources;
@@ -38,9 +39,7 @@ int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n
     return cli_usage(a, "which file?");
   }
   if (a->nodes > 1) {
-    Error err = {0};
-    error_set(&err, ERR_USAGE, "--nodes %lld: runs over several ranks are not built yet", (long long)a->nodes);
-    return cli_fail(&err);
+    return cli_usage(a, "--nodes %lld: runs over several ranks are not built yet", (long long)a->nodes);
   }
   const char *set[MAX_SETS + 16];
   uint32_t n = 0;
@@ -53,13 +52,32 @@ int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n
   for (uint32_t i = 0; i < n_extra && n < sizeof set / sizeof *set; i++) {
     set[n++] = extra[i];
   }
-  FrontOptions opt = {.path = program_path(s, a), .plan = a->plan, .layout = a->layout, .ranks = 1, .set = set, .n_set = n};
+  FrontOptions opt = {.path = program_path(s, a), .plan = a->plan, .layout = a->layout, .ranks = 1, .set = set, .n_set = n,
+                      .inference = inference};
   int code = front_model(&opt, &s->sources, &s->diag, &s->model);
-  print_diagnostics(s, a->json);
+  if (code || !quiet) {
+    print_diagnostics(s, a->json);
+  }
   if (code) {
     session_close(s);
   }
   return code;
+}
+
+int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n_extra) {
+  return open_model(s, a, extra, n_extra, false, false);
+}
+
+int session_open_inference(Session *s, const Args *a, int64_t batch) {
+  int code = open_model(s, a, NULL, 0, true, true);
+  if (code || batch <= 0 || !s->model->has_plan) {
+    return code;
+  }
+  char set[256];
+  snprintf(set, sizeof set, "%s=%lld", ir_axis_name(s->model->module, s->model->plan.sample_axis), (long long)batch);
+  session_close(s);
+  const char *extra[] = {set};
+  return open_model(s, a, extra, 1, true, true);
 }
 
 void session_close(Session *s) {
@@ -79,7 +97,7 @@ bool driver_need_plan(const Session *s, Error *err) {
 
 Codegen *driver_codegen(Error *err) {
   char *dir = cache_default_dir();
-  CodegenOptions options = {.cache_dir = dir, .threads = (uint32_t)pool_default_threads()};
+  CodegenOptions options = {.cache_dir = dir, .threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)};
   Codegen *cg = codegen_new(&options, err);
   free(dir);
   return cg;
