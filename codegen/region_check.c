@@ -90,7 +90,9 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     if (k == KIND_ATTENTION)
       return no(why, size, "attention is not emitted as one kernel: expand it");
     special += k != KIND_NESTS && count[k]++ == 0;
-    reductions += ir_op_info[op->code].cls == CLASS_REDUCE || k == KIND_CONTRACT ? 1 : op->code == OP_SOFTMAX ? 2 : 0;
+    reductions += ir_op_info[op->code].cls == CLASS_REDUCE || k == KIND_CONTRACT ? 1
+                  : op->code == OP_SOFTMAX                                       ? 2
+                                                                                 : 0;
     for (uint32_t r = 0; r < op->n_results; r++)
       if (!supported(f->val[op->result + r].type.dtype))
         return no(why, size, "dtype without a host kernel");
