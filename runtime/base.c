@@ -77,7 +77,9 @@ char *arena_strndup(Arena *a, const char *s, size_t n) {
   return p;
 }
 
-char *arena_strdup(Arena *a, const char *s) { return arena_strndup(a, s, strlen(s)); }
+char *arena_strdup(Arena *a, const char *s) {
+  return arena_strndup(a, s, strlen(s));
+}
 
 char *arena_printf(Arena *a, const char *fmt, ...) {
   va_list ap, again;
@@ -134,9 +136,13 @@ void str_write(Str *s, const void *bytes, size_t n) {
   s->s[s->len] = 0;
 }
 
-void str_putc(Str *s, char c) { str_write(s, &c, 1); }
+void str_putc(Str *s, char c) {
+  str_write(s, &c, 1);
+}
 
-void str_puts(Str *s, const char *text) { str_write(s, text, strlen(text)); }
+void str_puts(Str *s, const char *text) {
+  str_write(s, text, strlen(text));
+}
 
 void str_printf(Str *s, const char *fmt, ...) {
   va_list ap, again;
@@ -199,11 +205,17 @@ static const struct {
 #undef X
 };
 
-const char *dtype_name(DType t) { return dtypes[t].name; }
+const char *dtype_name(DType t) {
+  return dtypes[t].name;
+}
 
-size_t dtype_bytes(DType t) { return dtypes[t].bytes; }
+size_t dtype_bytes(DType t) {
+  return dtypes[t].bytes;
+}
 
-bool dtype_is_float(DType t) { return dtypes[t].is_float; }
+bool dtype_is_float(DType t) {
+  return dtypes[t].is_float;
+}
 
 bool dtype_parse(const char *text, size_t n, DType *out) {
   for (int i = 0; i < DT_COUNT; i++) {
@@ -217,9 +229,13 @@ bool dtype_parse(const char *text, size_t n, DType *out) {
 
 /* ---- sizes ---- */
 
-bool size_mul(int64_t a, int64_t b, int64_t *out) { return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out); }
+bool size_mul(int64_t a, int64_t b, int64_t *out) {
+  return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
+}
 
-bool size_add(int64_t a, int64_t b, int64_t *out) { return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out); }
+bool size_add(int64_t a, int64_t b, int64_t *out) {
+  return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
+}
 
 /* ---- hashing ---- */
 
@@ -232,19 +248,24 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed) {
 }
 
 static const uint32_t sha_k[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
-    0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
-    0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
-    0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-    0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
-    0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static uint32_t rotate(uint32_t x, int n) {
+  return x >> n | x << (32 - n);
+}
 
 static void sha_block(uint32_t h[8], const unsigned char *p) {
   uint32_t w[64], v[8];
   for (int i = 0; i < 16; i++) {
-    w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
+    w[i] =
+        (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
   }
   for (int i = 16; i < 64; i++) {
     uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
@@ -266,26 +287,53 @@ static void sha_block(uint32_t h[8], const unsigned char *p) {
   }
 }
 
-void sha256_hex(const void *p, size_t n, char out[65]) {
-  uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+void sha256_start(Sha256 *s) {
+  static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  *s = (Sha256){0};
+  memcpy(s->h, start, sizeof start);
+}
+
+void sha256_add(Sha256 *s, const void *p, size_t n) {
   const unsigned char *b = p;
-  size_t left = n;
-  for (; left >= 64; left -= 64, b += 64) {
-    sha_block(h, b);
+  size_t held = s->n % 64;
+  s->n += n;
+  if (held) {
+    size_t take = n < 64 - held ? n : 64 - held;
+    if (take) {
+      memcpy(s->tail + held, b, take);
+    }
+    if (held + take < 64) {
+      return;
+    }
+    sha_block(s->h, s->tail);
+    b += take;
+    n -= take;
   }
-  unsigned char tail[128] = {0};
-  if (left) {
-    memcpy(tail, b, left);
+  for (; n >= 64; n -= 64, b += 64) {
+    sha_block(s->h, b);
   }
-  tail[left] = 0x80;
-  size_t blocks = left < 56 ? 1 : 2;
+  if (n) {
+    memcpy(s->tail, b, n);
+  }
+}
+
+void sha256_end(Sha256 *s, char out[65]) {
+  uint64_t bits = s->n * 8;
+  unsigned char pad[72] = {0x80};
+  size_t n = (s->n % 64 < 56 ? 56 : 120) - s->n % 64;
   for (int i = 0; i < 8; i++) {
-    tail[64 * blocks - 1 - (size_t)i] = (unsigned char)((uint64_t)n * 8 >> 8 * i);
+    pad[n + 7 - (size_t)i] = (unsigned char)(bits >> 8 * i);
   }
-  for (size_t i = 0; i < blocks; i++) {
-    sha_block(h, tail + 64 * i);
-  }
+  sha256_add(s, pad, n + 8);
   for (int i = 0; i < 8; i++) {
-    snprintf(out + 8 * i, 9, "%08" PRIx32, h[i]);
+    snprintf(out + 8 * i, 9, "%08" PRIx32, s->h[i]);
   }
+}
+
+void sha256_hex(const void *p, size_t n, char out[65]) {
+  Sha256 s;
+  sha256_start(&s);
+  sha256_add(&s, p, n);
+  sha256_end(&s, out);
 }

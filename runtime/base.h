@@ -1,8 +1,8 @@
 /* base.h: the bottom layer every folder may use: memory arenas, errors, growable text, dtypes, checked sizes.
  *
  * Ownership: what an arena hands out lives until arena_free; nothing is freed one by one.
- * Errors: a function that can fail takes `Error *err` last and returns false (or NULL, or a documented value).
- *         The first error set is kept: later error_set calls on the same Error do not overwrite it. */
+ * Errors: a function that can fail takes `Error *err` last and returns false (or NULL, or a documented
+ * value). The first error set is kept: later error_set calls on the same Error do not overwrite it. */
 #ifndef DLC_BASE_H
 #define DLC_BASE_H
 
@@ -13,15 +13,18 @@
 
 /* ---- errors ---- */
 
-/* Exit codes of the program (INTERFACES.md); the class of an error is the code the program would leave with. */
+/* Exit codes of the program (INTERFACES.md); the class of an error is the code the program would leave with.
+ */
 typedef enum { ERR_NONE = 0, ERR_INPUT = 1, ERR_USAGE = 2, ERR_RUN = 3, ERR_STOPPED = 75 } ErrorClass;
 
 typedef struct {
   ErrorClass cls;
-  char msg[2048]; /* one sentence or several lines, no trailing newline: what is wrong, where, what to change */
+  char msg[2048]; /* one sentence or several lines, no trailing newline: what is wrong, where, what to change
+                   */
 } Error;
 
-/* Formats into err unless err already holds an error. Always returns false, so that `return error_set(...)` reads well. */
+/* Formats into err unless err already holds an error. Always returns false, so that `return error_set(...)`
+ * reads well. */
 bool error_set(Error *err, ErrorClass cls, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- arenas ---- */
@@ -31,13 +34,14 @@ typedef struct {
   ArenaBlock *head;
 } Arena; /* zero-initialise: Arena a = {0}; */
 
-/* Zeroed memory, 16-byte aligned; aborts with a message only when the machine is out of memory. n may be 0. */
+/* Zeroed memory, 16-byte aligned; aborts with a message only when the machine is out of memory. n may be 0.
+ */
 void *arena_alloc(Arena *a, size_t n);
 char *arena_strdup(Arena *a, const char *s);
 char *arena_strndup(Arena *a, const char *s, size_t n);
 char *arena_printf(Arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void arena_free(Arena *a);
-#define ARENA_NEW(a, T) ((T *)arena_alloc((a), sizeof(T)))
+#define ARENA_NEW(a, T)      ((T *)arena_alloc((a), sizeof(T)))
 #define ARENA_ARRAY(a, T, n) ((T *)arena_alloc_array((a), (n), sizeof(T)))
 void *arena_alloc_array(Arena *a, size_t n, size_t size); /* checks n * size for overflow */
 
@@ -46,7 +50,7 @@ void *arena_alloc_array(Arena *a, size_t n, size_t size); /* checks n * size for
   do {                                                                                                       \
     if ((n) == (cap)) {                                                                                      \
       (p) = arena_grow((a), (p), (n), sizeof *(p));                                                          \
-      (cap) = (cap) ? (cap) * 2 : 8;                                                                         \
+      (cap) = (cap) ? (cap)*2 : 8;                                                                           \
     }                                                                                                        \
     (p)[(n)++] = (__VA_ARGS__);                                                                              \
   } while (0)
@@ -104,5 +108,14 @@ bool size_add(int64_t a, int64_t b, int64_t *out);
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 /* SHA-256 as 64 hex digits and a NUL. */
 void sha256_hex(const void *p, size_t n, char out[65]);
+/* The same in pieces: start, any number of adds, end once. */
+typedef struct {
+  uint32_t h[8];
+  uint64_t n;
+  unsigned char tail[64];
+} Sha256;
+void sha256_start(Sha256 *s);
+void sha256_add(Sha256 *s, const void *p, size_t n);
+void sha256_end(Sha256 *s, char out[65]);
 
 #endif

@@ -45,16 +45,16 @@ void tensor_fill(const HostTensor *t, FillKind kind, double a, double b, uint64_
 
 /* ---- safetensors ---- */
 
-typedef struct TensorFile
-    TensorFile; /* open and mapped; checked before anything of the claimed sizes is allocated */
+/* An open file; its header is checked before anything of the claimed sizes is allocated. */
+typedef struct TensorFile TensorFile;
 typedef struct {
   const char *name, *dtype; /* "F32", "BF16", "I64", ... as in the file */
   uint8_t rank;
   int64_t size[PROGRAM_MAX_RANK];
   int64_t count, bytes;
-  const char *axes;          /* "embed,heads,head" from __metadata__ "axes:NAME"; NULL when it is not there */
-  const unsigned char *data; /* in the mapping, not aligned */
-  const char *file;          /* path, for messages */
+  const char *axes; /* "embed,heads,head" from __metadata__ "axes:NAME"; NULL when it is not there */
+  uint64_t offset;  /* of its bytes in the file */
+  const TensorFile *file;
 } FileTensor;
 
 TensorFile *tensorfile_open(const char *path, Error *err);
@@ -66,8 +66,8 @@ const FileTensor *tensorfile_at(const TensorFile *f, uint32_t i); /* in order of
 const FileTensor *tensorfile_find(const TensorFile *f, const char *name);
 const char *tensorfile_meta(const TensorFile *f, const char *key); /* NULL when it is not there */
 
-/* Elements first .. first + n - 1, converted to dtype `to`. Integers out of range, and fractions to an
- * integer, are errors. */
+/* Elements first .. first + n - 1, read from the file and converted to dtype `to`. Integers out of range, and
+ * fractions to an integer, are errors. */
 bool filetensor_read(const FileTensor *t, int64_t first, int64_t n, DType to, void *out, Error *err);
 
 /* Writes tensors (stars split into one a slice) in the order given, axis names as "axes:NAME" = "a,b" in
@@ -77,11 +77,11 @@ bool tensorfile_write(const char *path, const HostTensor *t, uint32_t n, const c
                       uint32_t n_meta, char sha256[65], Error *err);
 
 /* Loads tensors by name from a file, converted to their dtype. glob (NULL: all) picks the names, in files,
- * that this file fills. A name missing (unless missing_ok), left over (when glob is NULL and !extra_ok) or of
- * another shape: one error that lists all. loaded (NULL or n_tensors flags of bytes) is set to 1 where at
- * least one slice was read. */
+ * that this file fills; a name missing (unless missing_ok), left over (unless extra_ok; names the glob does
+ * not pick never are) or of another shape: one error that lists all, and nothing is loaded. Draw initial
+ * values first where missing_ok. */
 bool tensors_load(const TensorFile *f, const HostTensor *t, uint32_t n, const char *glob, bool missing_ok,
-                  bool extra_ok, unsigned char *loaded, Error *err);
+                  bool extra_ok, Error *err);
 
 /* ---- tokenizers ---- */
 
