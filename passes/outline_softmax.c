@@ -53,7 +53,7 @@ bool is_row_max(const Func *f, Val m, Val x, const Axis *axis, uint32_t n) {
 }
 
 /* e = exp(x - row maximum): the x; NONE otherwise. */
-static Val shifted_exp(const Func *f, Val e, const Axis *axis, uint32_t n, Val *max) {
+static Val shifted_exp(const Func *f, Val e, const Axis *axis, uint32_t n, Val *max, Val *shifted) {
   const Op *op = def_op(f, e);
   if (!op || op->code != OP_EXP)
     return NONE;
@@ -61,13 +61,14 @@ static Val shifted_exp(const Func *f, Val e, const Axis *axis, uint32_t n, Val *
   if (!sub || sub->code != OP_SUB || !is_row_max(f, sub->arg[1], sub->arg[0], axis, n))
     return NONE;
   *max = sub->arg[1];
+  *shifted = op->arg[0];
   return sub->arg[0];
 }
 
 Val outline_softmax(Builder *b, OpId id) {
   Func *f = b->f;
   const Op op = f->op[id];
-  Val max;
+  Val max, shifted;
   if (op.code != OP_DIV)
     return NONE;
   Val s = strip(f, unguard(f, strip(f, op.arg[1]), 0, 1));
@@ -75,7 +76,7 @@ Val outline_softmax(Builder *b, OpId id) {
   if (!sum || sum->code != OP_SUM || sum->arg[0] != op.arg[0])
     return NONE;
   const Attr attr = {.axis = sum->attr.axis, .n_axis = sum->attr.n_axis};
-  Val x = shifted_exp(f, op.arg[0], attr.axis, attr.n_axis, &max);
+  Val x = shifted_exp(f, op.arg[0], attr.axis, attr.n_axis, &max, &shifted);
   if (x == NONE)
     return NONE;
   const Type want = *ir_type(f, op.result);
@@ -96,12 +97,13 @@ typedef struct {
   const Func *f;
   Term term[MAX_TERMS];
   uint32_t n;
+  Val atom; /* not split further */
 } Sum;
 
 /* Splits v into signed terms, through the gather `index` if any: (a - b)[i] = a[i] - b[i], and b[i] = b where
  * b lacks the axis. */
 static bool split_terms(Sum *s, Val v, OpId index, int sign) {
-  const Op *op = def_op(s->f, v);
+  const Op *op = v == s->atom ? NULL : def_op(s->f, v);
   if (op && (op->code == OP_ADD || op->code == OP_SUB))
     return split_terms(s, op->arg[0], index, sign) &&
            split_terms(s, op->arg[1], index, op->code == OP_SUB ? -sign : sign);
@@ -120,9 +122,8 @@ static bool split_terms(Sum *s, Val v, OpId index, int sign) {
 }
 
 typedef struct {
-  Val logits, max, target;
+  Val logits, max, shifted, log, target;
   Axis vocab;
-  OpId contract;
   int sign;
 } Xent;
 
@@ -136,9 +137,10 @@ static bool find_logsumexp(const Sum *s, Xent *x, uint32_t *at) {
                         : NULL;
     if (!sum || sum->code != OP_SUM || sum->attr.n_axis != 1)
       continue;
-    x->logits = shifted_exp(f, sum->arg[0], sum->attr.axis, 1, &x->max);
+    x->logits = shifted_exp(f, sum->arg[0], sum->attr.axis, 1, &x->max, &x->shifted);
     if (x->logits == NONE)
       continue;
+    x->log = s->term[i].v;
     x->vocab = sum->attr.axis[0];
     x->sign = s->term[i].sign;
     *at = i;
@@ -176,27 +178,25 @@ static void cancel(Sum *s) {
 }
 
 static bool match_xent(const Func *f, Val v, Xent *x) {
-  Sum s = {.f = f};
+  Sum s = {.f = f, .atom = NONE}, max = {.f = f, .atom = NONE};
   uint32_t at;
   OpId index, none;
   if (!split_terms(&s, v, NONE, 1) || !find_logsumexp(&s, x, &at))
     return false;
+  s.n = 0;
+  s.atom = x->logits;
+  if (!split_terms(&s, v, NONE, 1) || !find_logsumexp(&s, x, &at))
+    return false;
   s.term[at] = s.term[--s.n];
-  /* The maximum is added back once, unless it cancels against the target's. */
   if (!take(&s, x->logits, true, -x->sign, &index))
     return false;
-  Sum max = {.f = f};
+  /* The maximum is added back once, unless it cancels against the target's. */
   split_terms(&max, x->max, NONE, 1);
   cancel(&s);
   if (s.n != 1 || max.n != 1 || !take(&s, max.term[0].v, false, x->sign, &none))
     return false;
-  const Op *g = &f->op[index];
-  x->target = g->arg[1];
-  const Op *c = def_op(f, strip(f, x->logits));
-  if (g->attr.axis[0] != x->vocab || !c || c->code != OP_CONTRACT)
-    return false;
-  x->contract = f->val[strip(f, x->logits)].def;
-  return true;
+  x->target = f->op[index].arg[1];
+  return f->op[index].attr.axis[0] == x->vocab;
 }
 
 /* Logits that also go elsewhere with a gradient would be computed twice and stored anyway. The loss itself
@@ -213,33 +213,43 @@ static bool only_for_loss(const Func *f, Val logits, const OutlineInfo *info) {
   return others == 0;
 }
 
+/* The composite, when the logits are a contraction of tokens with a table that has only the vocabulary and
+ * the contracted axes; NONE otherwise. */
+static Val fused_loss(Builder *b, const Xent *x, const Type *nll, const OutlineInfo *info) {
+  Func *f = b->f;
+  const Op *def = def_op(f, strip(f, x->logits));
+  if (!def || def->code != OP_CONTRACT || !only_for_loss(f, x->logits, info))
+    return NONE;
+  const Op c = *def;
+  bool first = type_has(ir_type(f, c.arg[0]), x->vocab);
+  Val w = c.arg[first ? 0 : 1], in = c.arg[first ? 1 : 0];
+  const Type *tw = ir_type(f, w), *tx = ir_type(f, in);
+  if (type_has(tx, x->vocab) || tw->rank != c.attr.n_axis + 1 || tx->rank != c.attr.n_axis + nll->rank)
+    return NONE;
+  Type tt = *nll;
+  tt.dtype = ir_type(f, x->target)->dtype;
+  Axis axis[IR_MAX_RANK + 1];
+  for (uint32_t i = 0; i < c.attr.n_axis; i++)
+    axis[i] = c.attr.axis[i];
+  axis[c.attr.n_axis] = x->vocab;
+  const Attr attr = {.axis = axis, .n_axis = c.attr.n_axis + 1};
+  Val target = type_same_dims(ir_type(f, x->target), nll) ? x->target : ir_broadcast(b, x->target, &tt);
+  return ir_op(b, OP_LINEAR_XENT, (Val[]){in, w, target}, 3, &attr, NULL);
+}
+
 Val outline_linear_xent(Builder *b, OpId id, const OutlineInfo *info) {
   Func *f = b->f;
   const Op op = f->op[id];
   Xent x = {.max = NONE};
   if ((op.code != OP_SUB && op.code != OP_ADD && op.code != OP_NEG) || !match_xent(f, op.result, &x))
     return NONE;
-  const Op c = f->op[x.contract];
-  bool first = type_has(ir_type(f, c.arg[0]), x.vocab);
-  Val w = c.arg[first ? 0 : 1], in = c.arg[first ? 1 : 0];
-  const Type *tw = ir_type(f, w), *tx = ir_type(f, in), *tt = ir_type(f, x.target),
-             *nll = ir_type(f, op.result);
-  if (type_has(tx, x.vocab) || tw->rank != c.attr.n_axis + 1 || tx->rank != c.attr.n_axis + nll->rank ||
-      tt->rank > nll->rank)
-    return NONE;
-  for (uint32_t i = 0; i < tt->rank; i++)
-    if (!type_has(nll, tt->dim[i].axis))
+  const Type want = *ir_type(f, op.result);
+  for (uint32_t i = 0; i < ir_type(f, x.target)->rank; i++)
+    if (!type_has(&want, ir_type(f, x.target)->dim[i].axis))
       return NONE;
-  if (!only_for_loss(f, x.logits, info))
-    return NONE;
-  Axis axis[IR_MAX_RANK + 1];
-  for (uint32_t i = 0; i < c.attr.n_axis; i++)
-    axis[i] = c.attr.axis[i];
-  axis[c.attr.n_axis] = x.vocab;
-  const Attr attr = {.axis = axis, .n_axis = c.attr.n_axis + 1};
-  const Type want = *nll;
-  Val args[3] = {in, w, x.target};
-  Val r = ir_op(b, OP_LINEAR_XENT, args, 3, &attr, NULL);
+  Val r = fused_loss(b, &x, &want, info);
+  if (r == NONE) /* other logits: in the form in which a large offset shared by them cancels first */
+    r = ir_binary(b, OP_SUB, x.log, ir_gather(b, x.shifted, &x.vocab, &x.target, 1));
   if (x.sign < 0 && r != NONE)
     r = ir_unary(b, OP_NEG, r);
   return build_as(b, r, &want);

@@ -395,6 +395,32 @@ static void large_vocabulary_goes_in_chunks(void **state) {
   ir_module_free(x.m);
 }
 
+/* Two equal logits, however large: log 2, not the 0 that adding and taking away the offset leaves. */
+static void shared_offset_cancels(void **state) {
+  (void)state;
+  for (int form = 0; form < 3; form++) {
+    Fix x;
+    Arena arena = {0};
+    Error err = {0};
+    fix_init(&x);
+    Val a = fix_param(&x, "a", "t=4"),
+        zero = ir_broadcast(&x.b, num(&x, 0), &(Type){.dtype = DT_F64, .rank = 1, .dim = {{ax(&x, "v"), 2}}});
+    Val logits = add(&x, a, zero), target = fix_input(&x, "target", DT_I32, "t=4");
+    fix_loss(&x, sum(&x, cross_entropy(&x, logits, target, form), "t"));
+    Func *f = pass_select(x.f, "copy", NULL, NULL);
+    assert_true(simplify(f, false, &x.err) && pass_outline(f, &x.err));
+    Data d = make_data(f, 0, 1);
+    const double big[4] = {1, 1e4, 1e6, 1e15};
+    memcpy(d.in[0].data, big, sizeof big);
+    Tensor out;
+    assert_true(ir_interp(f, d.in, &out, &arena, true, &err));
+    close_to("four times log 2", out.data[0], 4 * log(2), 1e-12);
+    arena_free(&arena);
+    arena_free(&d.arena);
+    ir_module_free(x.m);
+  }
+}
+
 /* A metric on the logits keeps its own contraction; the loss still fuses. A second loss on them does not. */
 static void other_uses_of_logits(void **state) {
   (void)state;
@@ -429,6 +455,7 @@ int main(void) {
       cmocka_unit_test(body_gradient_is_pointwise),
       cmocka_unit_test(cross_entropy_is_found),
       cmocka_unit_test(large_vocabulary_goes_in_chunks),
+      cmocka_unit_test(shared_offset_cancels),
       cmocka_unit_test(other_uses_of_logits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
