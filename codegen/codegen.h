@@ -18,7 +18,7 @@
  *   - "gemm": any number of CONTRACTs among the ops of "map" and "norm" (each is its own phase; what comes before and after is
  *     computed in phases of its own as well, fused as far as possible). Operands that are body params, or RENAME, SPLIT, MERGE,
  *     REORDER or SLICE of them, are read in place; anything else is put in scratch first. Products too small for tiles are sums;
- *   - "attention", "attention_grad": not yet: codegen_region_ok refuses them, their expansion is legal.
+ *   - "attention", "attention_grad": ATTENTION and ATTENTION_GRAD with pointwise score functions count as contractions.
  * The class is a hint for the reader: the emitter is chosen by the ops found. */
 #ifndef DLC_CODEGEN_H
 #define DLC_CODEGEN_H

@@ -74,16 +74,12 @@ static bool emit_region(Job *j, Gen *g, Arena *arena, Error *err) {
   Body body;
   Emit e = {.g = g, .ctx = g->ctx, .mod = g->mod, .b = g->b, .arena = arena, .err = err, .body = &body};
   j->plan = (RegionPlan){.symbol = j->symbol};
-  bool attention = has_op(f, j->region, OP_ATTENTION) || has_op(f, j->region, OP_ATTENTION_GRAD);
   if (!body_init(&body, f, j->region, arena, err))
     return false;
-  if (!attention)
-    body_collapse(&body);
+  body_collapse(&body);
   e.in = ARENA_ARRAY(arena, LLVMValueRef, body.n_params + 1);
   e.out = ARENA_ARRAY(arena, LLVMValueRef, body.n_rets + 1);
   e.split = ARENA_ARRAY(arena, Split, 64);
-  if (attention)
-    return error_set(err, ERR_INPUT, "no host kernel for this region: attention");
   if (has_op(f, j->region, OP_CUMSUM))
     return region_emit_scan(&e, &j->plan);
   if (has_op(f, j->region, OP_SORT))

@@ -34,7 +34,6 @@ typedef struct {
   uint32_t n_args, n_results;
   Val *arg, result;
   Attr attr;
-  const Block *body; /* ATTENTION ops */
 } BodyOp;
 
 typedef struct {
@@ -51,9 +50,14 @@ typedef struct {
   uint32_t *red; /* op of reduction r */
 } Body;
 
-/* Copies the region; expands SOFTMAX, and contractions too small for packed tiles. */
+/* Copies the region; expands composites, and contractions too small for packed tiles. */
 bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err);
-void body_collapse(Body *b);                  /* merges axes */
+void body_collapse(Body *b); /* merges axes */
+/* A new op; returns its first result. args and the axes of attr are copied. */
+Val body_add(Body *b, OpCode c, const Val *args, uint32_t n, const Attr *attr, const Type *types,
+             uint32_t n_results);
+/* region_expand.c: op (with operands args) as primitives, results to out[]; false: op is a primitive. */
+bool body_expand(Body *b, const Func *f, const Op *op, const Val *args, Val *out);
 const BodyOp *body_def(const Body *b, Val v); /* NULL for params */
 /* The only op of class/code c, NONE if there is none; several: false. */
 bool body_single(const Body *b, OpCode c, uint32_t *op);

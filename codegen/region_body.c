@@ -39,8 +39,8 @@ static Val new_value(Body *b, Type t, uint32_t def, uint32_t index) {
   return b->n_vals - 1;
 }
 
-static Val new_op(Body *b, OpCode c, const Val *args, uint32_t n, const Attr *attr, const Type *types,
-                  uint32_t n_results) {
+Val body_add(Body *b, OpCode c, const Val *args, uint32_t n, const Attr *attr, const Type *types,
+             uint32_t n_results) {
   BodyOp op = {.code = c, .n_args = n, .n_results = n_results, .result = b->n_vals};
   op.arg = ARENA_ARRAY(b->arena, Val, n);
   if (n)
@@ -56,54 +56,6 @@ static Val new_op(Body *b, OpCode c, const Val *args, uint32_t n, const Attr *at
   for (uint32_t i = 0; i < n_results; i++)
     new_value(b, types[i], b->n_ops - 1, i);
   return op.result;
-}
-
-static Val add1(Body *b, OpCode c, Val x, DType result) {
-  Type t = b->val[x].type;
-  t.dtype = result;
-  return new_op(b, c, &x, 1, NULL, &t, 1);
-}
-
-static Val add2(Body *b, OpCode c, Val x, Val y, DType result) { /* y's dims are among x's */
-  Type t = b->val[x].type;
-  t.dtype = result;
-  return new_op(b, c, (Val[]){x, y}, 2, NULL, &t, 1);
-}
-
-static Val add_const(Body *b, DType d, double v) {
-  Attr a = {.f = v, .dtype = d};
-  Type t = type_scalar(d);
-  return new_op(b, OP_CONST, NULL, 0, &a, &t, 1);
-}
-
-static Val add_reduce(Body *b, OpCode c, Val x, const Attr *attr) {
-  Type t = type_without(&b->val[x].type, attr->axis, attr->n_axis);
-  return new_op(b, c, &x, 1, attr, &t, 1);
-}
-
-/* p = exp(x - m) / sum(exp(x - m)), m the row's maximum; rows that are -inf everywhere give 0. */
-static Val expand_softmax(Body *b, Val x, const Attr *attr) {
-  DType d = b->val[x].type.dtype;
-  Attr axes = {.axis = attr->axis, .n_axis = attr->n_axis};
-  Val m = add_reduce(b, OP_REDUCE_MAX, x, &axes);
-  Val empty = add2(b, OP_EQ, m, add_const(b, d, -INFINITY), DT_BOOL);
-  Type mt = b->val[m].type;
-  Val zero = add_const(b, d, 0);
-  Val m0 = new_op(b, OP_SELECT, (Val[]){empty, zero, m}, 3, NULL, &mt, 1);
-  Val ex = add1(b, OP_EXP, add2(b, OP_SUB, x, m0, d), d);
-  Val s = add_reduce(b, OP_SUM, ex, &axes);
-  Val one = add_const(b, d, 1);
-  Val s0 = new_op(b, OP_SELECT, (Val[]){empty, one, s}, 3, NULL, &mt, 1);
-  Val inv = new_op(b, OP_DIV, (Val[]){one, s0}, 2, NULL, &mt, 1);
-  return add2(b, OP_MUL, ex, inv, d);
-}
-
-static Val expand_contract(Body *b, Val x, Val y, const Attr *attr) {
-  Type t;
-  Axis clash;
-  type_join(&b->val[x].type, &b->val[y].type, &t, &clash);
-  Val p = new_op(b, OP_MUL, (Val[]){x, y}, 2, NULL, &t, 1);
-  return attr->n_axis ? add_reduce(b, OP_SUM, p, attr) : p;
 }
 
 static bool is_plain_reduction(OpCode c) {
@@ -153,11 +105,8 @@ bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err) {
     Val *args = ARENA_ARRAY(arena, Val, op->n_args);
     for (uint32_t k = 0; k < op->n_args; k++)
       args[k] = map[op->arg[k]];
-    if (op->code == OP_SOFTMAX) {
-      map[op->result] = expand_softmax(b, args[0], &op->attr);
-    } else if (op->code == OP_CONTRACT &&
-               !contract_is_large(&b->val[args[0]].type, &b->val[args[1]].type, &op->attr)) {
-      map[op->result] = expand_contract(b, args[0], args[1], &op->attr);
+    if (body_expand(b, f, op, args, &map[op->result])) {
+      continue;
     } else if ((op->code == OP_SUM || op->code == OP_REDUCE_MAX || op->code == OP_REDUCE_MIN ||
                 op->code == OP_PROD) &&
                op->attr.n_axis == 0) {
@@ -166,8 +115,7 @@ bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err) {
       Type *types = ARENA_ARRAY(arena, Type, op->n_results);
       for (uint32_t r = 0; r < op->n_results; r++)
         types[r] = f->val[op->result + r].type;
-      Val v = new_op(b, op->code, args, op->n_args, &op->attr, types, op->n_results);
-      b->op[b->n_ops - 1].body = op->body;
+      Val v = body_add(b, op->code, args, op->n_args, &op->attr, types, op->n_results);
       for (uint32_t r = 0; r < op->n_results; r++)
         map[op->result + r] = v + r;
     }

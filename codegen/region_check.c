@@ -21,7 +21,7 @@ static Kind kind_of(OpCode c) {
   case OP_SCATTER_ADD: return KIND_SCATTER;
   case OP_CONTRACT: return KIND_CONTRACT;
   case OP_ATTENTION:
-  case OP_ATTENTION_GRAD: return KIND_ATTENTION;
+  case OP_ATTENTION_GRAD: return KIND_CONTRACT;
   case OP_CONST:
   case OP_IOTA:
   case OP_RANDOM:
@@ -87,8 +87,6 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     Kind k = kind_of(op->code);
     if (k == KIND_NONE)
       return no(why, size, ir_op_info[op->code].text);
-    if (k == KIND_ATTENTION)
-      return no(why, size, "attention is not emitted as one kernel: expand it");
     special += k != KIND_NESTS && count[k]++ == 0;
     reductions += ir_op_info[op->code].cls == CLASS_REDUCE || k == KIND_CONTRACT ? 1
                   : op->code == OP_SOFTMAX                                       ? 2
