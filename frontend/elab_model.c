@@ -134,7 +134,15 @@ static void return_loss(Elab *e, Scope *s, const AstItem *model) {
     return;
   }
   if (v.kind == V_NUM || v.ctx != e->root || vtype(e, &v)->rank) {
-    report(e, b->span, "the loss must be one number; it is %s", v.kind == V_NUM ? "a constant" : type_text(e, vtype(e, &v)));
+    uint32_t d = report(e, b->span, "the loss must be one number; it is %s", v.kind == V_NUM ? "a constant" : type_text(e, vtype(e, &v)));
+    Str left = {0};
+    for (int i = 0; v.kind == V_TENSOR && i < vtype(e, &v)->rank; i++) {
+      str_printf(&left, "%s%s", i ? ", " : "", ir_axis_name(e->m, vtype(e, &v)->dim[i].axis));
+    }
+    if (left.s) {
+      diag_hint(e->diag, d, "write loss = mean[%s](...), or sum[...] over an axis that a product should have contracted", left.s);
+    }
+    str_free(&left);
     return;
   }
   locate(e, e->root, b->span);
@@ -384,7 +392,7 @@ static int elaborate(Elab *e, const FrontOptions *opt, AstFile *file, const char
   }
   const char *folder = folder_of(e->arena, opt->path);
   out->has_plan = plan != NULL;
-  if (plan && !elab_plan(e, plan, layout, folder, &out->plan)) {
+  if (plan && !elab_plan(e, plan, opt->inference ? NULL : layout, folder, &out->plan)) {
     return ERR_INPUT;
   }
   bool ok = elab_function(e, model, "train", true);

@@ -154,10 +154,10 @@ static bool optimizer_settings(Elab *e, const AstItem *def, const AstStage *st, 
   for (uint32_t i = 0; i < n; i++) {
     Scope s = {.file = e->main, .ctx = e->root};
     bool whole;
-    if (!set[i] && !def->def.inputs[i].value) {
+    if (!set[i] && !def->def.inputs[i].value && ok) {
       report(e, st->span, "optimizer %s needs '%s'", st->name.text, names[i]);
       ok = false;
-    } else if (!set[i]) {
+    } else if (!set[i] && ok) {
       ok &= eval_number(e, &s, def->def.inputs[i].value, &value[i], &whole, "a setting");
     }
   }
@@ -168,7 +168,7 @@ static bool optimizer_settings(Elab *e, const AstItem *def, const AstStage *st, 
 
 static bool declare_opt_state(Elab *e, Scope *s, const AstDecl *d, uint32_t param) {
   Module *m = e->m;
-  IrState r = {.name = arena_strdup(&m->arena, d->name.text), .type = m->param[param].type, .param = param, .n_repeat = m->param[param].n_repeat};
+  IrState r = {.name = arena_printf(&m->arena, "%s.%s", m->param[param].name, d->name.text), .type = m->param[param].type, .param = param, .n_repeat = m->param[param].n_repeat};
   bool whole;
   if (d->axes.n) {
     report(e, d->span, "a state of an optimizer has the axes of its parameter; write it without brackets");
@@ -253,7 +253,7 @@ static bool elab_update(Elab *e, const AstPlanItem *item, const AstItem *def, Fi
   }
   bool ok = e->diag->n_errors == errors && return_as(e, &s, "param", RES_PARAM, param, &type, def->span);
   for (uint32_t i = first; ok && i < m->n_opt; i++) {
-    ok = return_as(e, &s, m->opt[i].name, RES_OPT, i, &type, def->span);
+    ok = return_as(e, &s, strrchr(m->opt[i].name, '.') + 1, RES_OPT, i, &type, def->span);
   }
   e->in_optimizer = false;
   return ok;
