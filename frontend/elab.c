@@ -5,13 +5,21 @@
 #include <stdio.h>
 #include <string.h>
 
-V poison(void) { return (V){.kind = V_POISON, .val = NONE, .param = NONE}; }
-
-V num(double v) {
-  return (V){.kind = V_NUM, .num = v, .is_int = isfinite(v) && v == floor(v) && fabs(v) < 9007199254740992.0, .val = NONE, .param = NONE};
+V poison(void) {
+  return (V){.kind = V_POISON, .val = NONE, .param = NONE};
 }
 
-V tensor(Ctx *c, Val v) { return v == NONE ? poison() : (V){.kind = V_TENSOR, .ctx = c, .val = v, .param = NONE}; }
+V num(double v) {
+  return (V){.kind = V_NUM,
+             .num = v,
+             .is_int = isfinite(v) && v == floor(v) && fabs(v) < 9007199254740992.0,
+             .val = NONE,
+             .param = NONE};
+}
+
+V tensor(Ctx *c, Val v) {
+  return v == NONE ? poison() : (V){.kind = V_TENSOR, .ctx = c, .val = v, .param = NONE};
+}
 
 uint32_t report(Elab *e, Span at, const char *fmt, ...) {
   char text[1024];
@@ -48,7 +56,9 @@ const char *type_text(Elab *e, const Type *t) {
   return text;
 }
 
-const Type *vtype(Elab *e, const V *v) { return ir_type(e->func, v->val); }
+const Type *vtype(Elab *e, const V *v) {
+  return ir_type(e->func, v->val);
+}
 
 /* ---- places ---- */
 
@@ -177,10 +187,11 @@ const AstItem *find_def(FileScope *f, AstItemKind kind, const char *name, FileSc
 }
 
 static bool is_primitive_name(const char *name) {
-  static const char *const primitives[] = {"where", "sum", "mean", "max", "min", "prod", "any", "all", "argmax", "cumsum", "join", "shift",
-                                           "roll", "pad", "top_k", "top_index", "sort", "sort_index", "full", "int", "float", "index",
-                                           "grad", "stop", "dropout", "uniform", "normal", "exp", "log", "log1p", "sqrt", "rsqrt", "tanh",
-                                           "sigmoid", "erf", "sin", "cos", "abs", "sign", "floor"};
+  static const char *const primitives[] = {
+      "where", "sum",   "mean", "max",     "min",     "prod",      "any",    "all",        "argmax", "cumsum",
+      "join",  "shift", "roll", "pad",     "top_k",   "top_index", "sort",   "sort_index", "full",   "int",
+      "float", "index", "grad", "stop",    "dropout", "uniform",   "normal", "exp",        "log",    "log1p",
+      "sqrt",  "rsqrt", "tanh", "sigmoid", "erf",     "sin",       "cos",    "abs",        "sign",   "floor"};
   for (size_t i = 0; i < sizeof primitives / sizeof *primitives; i++) {
     if (!strcmp(primitives[i], name)) {
       return true;
@@ -192,7 +203,8 @@ static bool is_primitive_name(const char *name) {
 static void check_def(Elab *e, FileScope *f, const AstItem *item) {
   FileScope *home;
   if (item->kind == ITEM_FN && is_primitive_name(item->def.name.text)) {
-    report(e, item->def.name.span, "'%s' is a primitive and cannot be defined again; choose another name", item->def.name.text);
+    report(e, item->def.name.span, "'%s' is a primitive and cannot be defined again; choose another name",
+           item->def.name.text);
   }
   const AstItem *first = find_def(f, item->kind, item->def.name.text, &home);
   if (first && first != item && home == f) {
@@ -208,7 +220,12 @@ static void add_axis(Elab *e, FileScope *f, const AstBind *b) {
     return;
   }
   const char *full = f->alias[0] ? arena_printf(e->arena, "%s.%s", f->alias, b->name.text) : b->name.text;
-  AxisDef d = {.name = b->name.text, .formula = b->value, .axis = ir_axis(e->m, full), .size = -1, .span = b->name.span, .file = f};
+  AxisDef d = {.name = b->name.text,
+               .formula = b->value,
+               .axis = ir_axis(e->m, full),
+               .size = -1,
+               .span = b->name.span,
+               .file = f};
   VEC_PUSH(e->arena, f->axis, f->n_axes, f->cap_axes, d);
 }
 
@@ -218,10 +235,12 @@ static void bind_use_args(Elab *e, FileScope *f, const AstArgs *args, FileScope 
     AxisDef *d = a->name.text ? file_axis(f, a->name.text) : NULL;
     SettingDef *st = a->name.text ? file_setting(f, a->name.text) : NULL;
     if (!d && !st) {
-      report(e, a->span, "'%s' is neither an axis nor a setting of that file", a->name.text ? a->name.text : "a positional value");
+      report(e, a->span, "'%s' is neither an axis nor a setting of that file",
+             a->name.text ? a->name.text : "a positional value");
       continue;
     }
-    AxisDef *other = d && a->value && a->value->kind == EXPR_NAME ? file_axis(user, a->value->name.text) : NULL;
+    AxisDef *other =
+        d && a->value && a->value->kind == EXPR_NAME ? file_axis(user, a->value->name.text) : NULL;
     if (other) { /* an axis given an axis is that axis */
       d->axis = other->axis;
       d->formula = a->value;
@@ -243,7 +262,8 @@ static void bind_use_args(Elab *e, FileScope *f, const AstArgs *args, FileScope 
   }
 }
 
-FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user, Scope *scope) {
+FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user,
+                      Scope *scope) {
   (void)scope;
   FileScope *f = ARENA_NEW(e->arena, FileScope);
   f->file = ARENA_NEW(e->arena, AstFile *);
@@ -299,7 +319,9 @@ bool axis_size(Elab *e, AxisDef *d, int64_t *out) {
   if (d->given) {
     v = (double)d->value;
   } else if (!d->formula) {
-    report(e, d->span, "axis '%s' has no size; give it one here (axis %s = ...) or in the plan (set %s = ...)", d->name, d->name, d->name);
+    report(e, d->span,
+           "axis '%s' has no size; give it one here (axis %s = ...) or in the plan (set %s = ...)", d->name,
+           d->name, d->name);
     d->size = 1;
     return false;
   } else {

@@ -1,11 +1,12 @@
 /* elab.h: what the files of the elaborator share. Internal to frontend/.
  *
- * Elaboration is typing: the syntax tree is evaluated with IR values in place of tensors. A name holds a V: a compile-time
- * number, a tensor, or poison after an error (poison spreads silently, so one mistake gives one message).
+ * Elaboration is typing: the syntax tree is evaluated with IR values in place of tensors. A name holds a V: a
+ * compile-time number, a tensor, or poison after an error (poison spreads silently, so one mistake gives one
+ * message).
  *
- * Places (Ctx): the function body and the body of each enclosing loop. A tensor belongs to the place that made it; using it
- * deeper brings it in through every loop between as an invariant, or as a slice when it carries the loop's axis for it
- * (parameters declared inside the repeat, x[time = t] inside a scan). */
+ * Places (Ctx): the function body and the body of each enclosing loop. A tensor belongs to the place that
+ * made it; using it deeper brings it in through every loop between as an invariant, or as a slice when it
+ * carries the loop's axis for it (parameters declared inside the repeat, x[time = t] inside a scan). */
 #ifndef DLC_ELAB_H
 #define DLC_ELAB_H
 
@@ -27,14 +28,14 @@ typedef struct {
 typedef enum { V_POISON, V_NUM, V_TENSOR } VKind;
 typedef struct {
   VKind kind;
-  double num;    /* V_NUM */
-  bool is_int;   /* V_NUM: whole */
-  Ctx *ctx;      /* V_TENSOR: the place of val */
+  double num;  /* V_NUM */
+  bool is_int; /* V_NUM: whole */
+  Ctx *ctx;    /* V_TENSOR: the place of val */
   Val val;
-  bool scalar;   /* made of `step` and settings alone: f64, narrowed where it meets a tensor */
+  bool scalar;    /* made of `step` and settings alone: f64, narrowed where it meets a tensor */
   uint32_t param; /* a parameter or a view of one: its row; NONE otherwise */
-  Ctx *index_of; /* the index of that loop */
-  Term *term;    /* rank 0: a sum of means, when known */
+  Ctx *index_of;  /* the index of that loop */
+  Term *term;     /* rank 0: a sum of means, when known */
   uint32_t n_terms;
 } V;
 
@@ -54,20 +55,20 @@ typedef struct {
 
 /* Names of one body: a call of a fn, of a module instance, of the model; blocks of loops open a child. */
 struct Scope {
-  Scope *up;          /* enclosing block of the same body, NULL at its top */
+  Scope *up; /* enclosing block of the same body, NULL at its top */
   FileScope *file;
-  AxisBinding *axis;  /* axis parameters of the call */
+  AxisBinding *axis; /* axis parameters of the call */
   uint32_t n_axes;
   Binding *v;
   uint32_t n, cap;
   Instance **instance;
   uint32_t n_instances, cap_instances;
-  const char *path;   /* prefix of parameters, "" at the model: "h.*.attn" */
+  const char *path; /* prefix of parameters, "" at the model: "h.*.attn" */
   Ctx *ctx;
   Instance *self;
   bool returned;
   V result;
-  bool in_module;     /* may hold params */
+  bool in_module; /* may hold params */
 };
 
 struct Instance {
@@ -76,7 +77,7 @@ struct Instance {
   FileScope *file;
   AxisBinding *axis;
   uint32_t n_axes;
-  V *setting; /* one for each input with a default, in order of inputs; V_POISON where not a setting */
+  V *setting;    /* one for each input with a default, in order of inputs; V_POISON where not a setting */
   uint32_t home; /* repeats around its `use` */
   Scope *settings_scope;
 };
@@ -170,11 +171,11 @@ struct Elab {
   uint32_t n_slots, cap_slots;
   Val scalar_arg[3]; /* step, attempt, seed of the current function; NONE: not asked for yet */
   Error err;
-  bool in_optimizer;       /* sum(x) without brackets: over every axis of x but these */
-  const Type *opt_param;   /* the parameter's type; its first n_opt_repeat dims are repeats */
+  bool in_optimizer;     /* sum(x) without brackets: over every axis of x but these */
+  const Type *opt_param; /* the parameter's type; its first n_opt_repeat dims are repeats */
   uint32_t n_opt_repeat;
-  uint32_t *fan_in;      /* per parameter: product of its contracted axes, once known */
-  uint64_t site;         /* hash of the calls around: random numbers are keyed by it */
+  uint32_t *fan_in; /* per parameter: product of its contracted axes, once known */
+  uint64_t site;    /* hash of the calls around: random numbers are keyed by it */
 };
 
 /* ---- elab.c: errors, names, axes ---- */
@@ -202,7 +203,8 @@ bool axis_size(Elab *e, AxisDef *d, int64_t *out);
 AxisDef *file_axis(FileScope *f, const char *name);
 SettingDef *file_setting(FileScope *f, const char *name);
 const AstItem *find_def(FileScope *f, AstItemKind kind, const char *name, FileScope **home);
-FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user, Scope *scope);
+FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user,
+                      Scope *scope);
 /* A suggestion for an unknown name among those visible. */
 void suggest(Elab *e, uint32_t diag, Scope *s, const char *name);
 
@@ -228,8 +230,8 @@ V call_sort(Elab *e, Scope *s, const AstExpr *x, bool top, uint32_t result);
 /* ---- elab_stmt.c ---- */
 void run_block(Elab *e, Scope *s, const AstBlock *b);
 V call_def(Elab *e, Scope *caller, const AstExpr *x, const AstItem *def, FileScope *file, Instance *inst);
-V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *inst, const AxisBinding *axis, uint32_t n_axes,
-              const V *arg, Span at);
+V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *inst, const AxisBinding *axis,
+              uint32_t n_axes, const V *arg, Span at);
 /* ---- elab_param.c ---- */
 void declare_params(Elab *e, Scope *s, const AstStmt *st);
 void declare_states(Elab *e, Scope *s, const AstStmt *st);

@@ -30,7 +30,8 @@ static bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *si
   const AstBracket *b = &x->call.axes;
   *n = 0;
   if (b->kind != BRACKET_AXES || b->axes.n > IR_MAX_RANK) {
-    report(e, x->span, "%s needs the names of axes in brackets: %s[axis](...)", x->call.f.text, x->call.f.text);
+    report(e, x->span, "%s needs the names of axes in brackets: %s[axis](...)", x->call.f.text,
+           x->call.f.text);
     return false;
   }
   for (uint32_t i = 0; i < b->axes.n; i++) {
@@ -64,7 +65,8 @@ static void note_contraction(Elab *e, const V *factor, uint32_t n, const Axis *a
       int at = type_find(vtype(e, &factor[i]), axis[a]);
       in *= at < 0 ? 1 : vtype(e, &factor[i])->dim[at].size;
       for (uint32_t k = 0; at >= 0 && k < n; k++) {
-        shared |= k != i && factor[k].kind == V_TENSOR && factor[k].param != factor[i].param && type_has(vtype(e, &factor[k]), axis[a]);
+        shared |= k != i && factor[k].kind == V_TENSOR && factor[k].param != factor[i].param &&
+                  type_has(vtype(e, &factor[k]), axis[a]);
       }
     }
     if (shared) {
@@ -117,7 +119,8 @@ static bool has_axes(Elab *e, const AstExpr *x, const V *v, const Axis *axis, ui
       continue;
     }
     const AstExpr *a = x->call.args.v[0].value;
-    const char *what = a && a->kind == EXPR_NAME ? arena_printf(e->arena, "'%s'", a->name.text) : "its operand";
+    const char *what =
+        a && a->kind == EXPR_NAME ? arena_printf(e->arena, "'%s'", a->name.text) : "its operand";
     Str axes = {0};
     const char *names[IR_MAX_RANK];
     for (int k = 0; k < t->rank; k++) {
@@ -125,7 +128,8 @@ static bool has_axes(Elab *e, const AstExpr *x, const V *v, const Axis *axis, ui
       str_printf(&axes, "%s%s", k ? ", " : "", names[k]);
     }
     const char *missing = x->call.axes.axes.v[i].text;
-    uint32_t d = report(e, x->call.axes.axes.v[i].span, "%s has axes {%s}; %s[%s] reduces '%s', which it does not have", what,
+    uint32_t d = report(e, x->call.axes.axes.v[i].span,
+                        "%s has axes {%s}; %s[%s] reduces '%s', which it does not have", what,
                         axes.s ? axes.s : "", x->call.f.text, missing, missing);
     diag_did_you_mean(e->diag, d, missing, names, t->rank);
     str_free(&axes);
@@ -137,7 +141,7 @@ static bool has_axes(Elab *e, const AstExpr *x, const V *v, const Axis *axis, ui
 static const struct {
   const char *name;
   OpCode code;
-} reductions[] = {{"sum", OP_SUM},  {"mean", OP_SUM},       {"max", OP_REDUCE_MAX}, {"min", OP_REDUCE_MIN},
+} reductions[] = {{"sum", OP_SUM},   {"mean", OP_SUM},       {"max", OP_REDUCE_MAX}, {"min", OP_REDUCE_MIN},
                   {"prod", OP_PROD}, {"any", OP_REDUCE_MAX}, {"all", OP_REDUCE_MIN}, {"argmax", OP_ARGMAX}};
 
 static V call_reduction(Elab *e, Scope *s, const AstExpr *x, const char *name, OpCode code) {
@@ -212,7 +216,8 @@ static V random_tensor(Elab *e, Ctx *c, const Type *dims, uint32_t salt, Span at
   uint32_t key[3] = {at.file, at.begin, salt};
   uint64_t h = hash_bytes(key, sizeof key, e->site);
   number[dims->rank] = (int64_t)((h ^ h >> 32) & 0x7fffffff);
-  Attr attr = {.axis = axis, .n_axis = dims->rank, .num = number, .n_num = dims->rank + 1u, .dtype = e->m->real};
+  Attr attr = {
+      .axis = axis, .n_axis = dims->rank, .num = number, .n_num = dims->rank + 1u, .dtype = e->m->real};
   return built(e, c, ir_op(&c->b, OP_RANDOM, args, n, &attr, NULL), at);
 }
 
@@ -222,7 +227,8 @@ static V call_dropout(Elab *e, Scope *s, const AstExpr *x) {
     return poison();
   }
   if (v[1].kind != V_NUM || !(v[1].num >= 0 && v[1].num < 1)) {
-    report(e, x->call.args.v[1].span, "the rate of dropout is a compile-time number of at least 0 and under 1");
+    report(e, x->call.args.v[1].span,
+           "the rate of dropout is a compile-time number of at least 0 and under 1");
     return poison();
   }
   if (!e->training || v[1].num == 0) {
@@ -265,7 +271,11 @@ static V call_draw(Elab *e, Scope *s, const AstExpr *x, bool is_normal) {
     u = built(e, c, ir_binary(b, OP_MUL, radius, turn), x->span);
     return binary(e, c, BINARY_ADD, binary(e, c, BINARY_MUL, u, v[1], x->span), v[0], x->span);
   }
-  return x->call.args.n ? binary(e, c, BINARY_ADD, binary(e, c, BINARY_MUL, u, binary(e, c, BINARY_SUB, v[1], v[0], x->span), x->span), v[0], x->span) : u;
+  return x->call.args.n
+             ? binary(e, c, BINARY_ADD,
+                      binary(e, c, BINARY_MUL, u, binary(e, c, BINARY_SUB, v[1], v[0], x->span), x->span),
+                      v[0], x->span)
+             : u;
 }
 
 /* ---- the others ---- */
@@ -279,7 +289,8 @@ static V call_where(Elab *e, Scope *s, const AstExpr *x) {
     return v[0].num != 0 ? v[1] : v[2];
   }
   if (vtype(e, &v[0])->dtype != DT_BOOL) {
-    report(e, x->call.args.v[0].span, "the first argument of where is a condition, this is %s", type_text(e, vtype(e, &v[0])));
+    report(e, x->call.args.v[0].span, "the first argument of where is a condition, this is %s",
+           type_text(e, vtype(e, &v[0])));
     return poison();
   }
   V c = bring(e, s->ctx, v[0]), branch[2] = {bring(e, s->ctx, v[1]), bring(e, s->ctx, v[2])};
@@ -335,7 +346,8 @@ static V call_full(Elab *e, Scope *s, const AstExpr *x) {
   int64_t size[IR_MAX_RANK];
   uint32_t n;
   V v;
-  if (!axes_of(e, s, x, axis, size, &n) || !args_n(e, s, x, 1, &v) || !unify(e, s->ctx, &v, 1, false, x->span)) {
+  if (!axes_of(e, s, x, axis, size, &n) || !args_n(e, s, x, 1, &v) ||
+      !unify(e, s->ctx, &v, 1, false, x->span)) {
     return poison();
   }
   Type t = *vtype(e, &v);
@@ -388,7 +400,8 @@ static V call_cumsum(Elab *e, Scope *s, const AstExpr *x) {
   int64_t size[IR_MAX_RANK];
   uint32_t n;
   V v;
-  if (!axes_of(e, s, x, axis, size, &n) || !args_n(e, s, x, 1, &v) || !unify(e, s->ctx, &v, 1, false, x->span)) {
+  if (!axes_of(e, s, x, axis, size, &n) || !args_n(e, s, x, 1, &v) ||
+      !unify(e, s->ctx, &v, 1, false, x->span)) {
     return poison();
   }
   if (n != 1 || !has_axes(e, x, &v, axis, n)) {
@@ -396,7 +409,10 @@ static V call_cumsum(Elab *e, Scope *s, const AstExpr *x) {
   }
   int64_t forward = 0;
   locate(e, s->ctx, x->span);
-  return built(e, s->ctx, ir_op(&s->ctx->b, OP_CUMSUM, &v.val, 1, &(Attr){.axis = axis, .n_axis = 1, .num = &forward, .n_num = 1}, NULL), x->span);
+  return built(e, s->ctx,
+               ir_op(&s->ctx->b, OP_CUMSUM, &v.val, 1,
+                     &(Attr){.axis = axis, .n_axis = 1, .num = &forward, .n_num = 1}, NULL),
+               x->span);
 }
 
 /* sum(x) in optimizer code: over every axis of the parameter, each layer of a repeat on its own. */
@@ -419,29 +435,45 @@ static V sum_of_parameter(Elab *e, Ctx *c, V v, Span at) {
 
 static V call_special(Elab *e, Scope *s, const AstExpr *x, const char *f, bool *known) {
   *known = true;
-  if (!strcmp(f, "where")) return call_where(e, s, x);
-  if (!strcmp(f, "index")) return call_index(e, s, x);
-  if (!strcmp(f, "full")) return call_full(e, s, x);
-  if (!strcmp(f, "grad")) return call_grad(e, s, x);
-  if (!strcmp(f, "dropout")) return call_dropout(e, s, x);
-  if (!strcmp(f, "uniform")) return call_draw(e, s, x, false);
-  if (!strcmp(f, "normal")) return call_draw(e, s, x, true);
-  if (!strcmp(f, "cumsum")) return call_cumsum(e, s, x);
-  if (!strcmp(f, "join")) return call_join(e, s, x);
-  if (!strcmp(f, "shift")) return call_shift(e, s, x, false);
-  if (!strcmp(f, "roll")) return call_shift(e, s, x, true);
-  if (!strcmp(f, "pad")) return call_pad(e, s, x);
-  if (!strcmp(f, "top_k")) return call_sort(e, s, x, true, 0);
-  if (!strcmp(f, "top_index")) return call_sort(e, s, x, true, 1);
-  if (!strcmp(f, "sort")) return call_sort(e, s, x, false, 0);
-  if (!strcmp(f, "sort_index")) return call_sort(e, s, x, false, 1);
+  if (!strcmp(f, "where"))
+    return call_where(e, s, x);
+  if (!strcmp(f, "index"))
+    return call_index(e, s, x);
+  if (!strcmp(f, "full"))
+    return call_full(e, s, x);
+  if (!strcmp(f, "grad"))
+    return call_grad(e, s, x);
+  if (!strcmp(f, "dropout"))
+    return call_dropout(e, s, x);
+  if (!strcmp(f, "uniform"))
+    return call_draw(e, s, x, false);
+  if (!strcmp(f, "normal"))
+    return call_draw(e, s, x, true);
+  if (!strcmp(f, "cumsum"))
+    return call_cumsum(e, s, x);
+  if (!strcmp(f, "join"))
+    return call_join(e, s, x);
+  if (!strcmp(f, "shift"))
+    return call_shift(e, s, x, false);
+  if (!strcmp(f, "roll"))
+    return call_shift(e, s, x, true);
+  if (!strcmp(f, "pad"))
+    return call_pad(e, s, x);
+  if (!strcmp(f, "top_k"))
+    return call_sort(e, s, x, true, 0);
+  if (!strcmp(f, "top_index"))
+    return call_sort(e, s, x, true, 1);
+  if (!strcmp(f, "sort"))
+    return call_sort(e, s, x, false, 0);
+  if (!strcmp(f, "sort_index"))
+    return call_sort(e, s, x, false, 1);
   *known = false;
   return poison();
 }
 
 static bool unary_code(const char *f, OpCode *out) {
-  static const OpCode codes[] = {OP_EXP, OP_LOG, OP_LOG1P, OP_SQRT, OP_RSQRT, OP_TANH, OP_SIGMOID, OP_ERF, OP_SIN, OP_COS, OP_ABS,
-                                 OP_SIGN, OP_FLOOR, OP_STOP};
+  static const OpCode codes[] = {OP_EXP, OP_LOG, OP_LOG1P, OP_SQRT, OP_RSQRT, OP_TANH,  OP_SIGMOID,
+                                 OP_ERF, OP_SIN, OP_COS,   OP_ABS,  OP_SIGN,  OP_FLOOR, OP_STOP};
   for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
     if (!strcmp(ir_op_info[codes[i]].text, f)) {
       *out = codes[i];

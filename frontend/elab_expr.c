@@ -27,7 +27,9 @@ V to_float(Elab *e, Ctx *c, V v, Span at) {
   return bring(e, c, v);
 }
 
-static bool is_float_tensor(Elab *e, const V *v) { return v->kind == V_TENSOR && dtype_is_float(vtype(e, v)->dtype); }
+static bool is_float_tensor(Elab *e, const V *v) {
+  return v->kind == V_TENSOR && dtype_is_float(vtype(e, v)->dtype);
+}
 
 /* The dtype in which operands meet. */
 static DType meeting_dtype(Elab *e, const V *v, uint32_t n, bool want_float) {
@@ -119,7 +121,9 @@ static V fold_binary(Elab *e, AstBinaryOp op, double a, double b, Span at) {
 
 /* ---- sums of means ---- */
 
-static bool is_rank0(Elab *e, const V *v) { return v->kind == V_TENSOR && vtype(e, v)->rank == 0; }
+static bool is_rank0(Elab *e, const V *v) {
+  return v->kind == V_TENSOR && vtype(e, v)->rank == 0;
+}
 
 static void scale_terms(Elab *e, V *v, const V *from, double k) {
   v->term = ARENA_ARRAY(e->arena, Term, from->n_terms);
@@ -159,8 +163,8 @@ static V compare_or_logic(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
   if (op == BINARY_AND || op == BINARY_OR) {
     for (int i = 0; i < 2; i++) {
       if (v[i].kind == V_TENSOR && vtype(e, &v[i])->dtype != DT_BOOL) {
-        report(e, at, "'%s' joins conditions, but one side is %s; compare it with something", ast_binary_text(op),
-               type_text(e, vtype(e, &v[i])));
+        report(e, at, "'%s' joins conditions, but one side is %s; compare it with something",
+               ast_binary_text(op), type_text(e, vtype(e, &v[i])));
         return poison();
       }
       v[i] = as_tensor(e, c, v[i].kind == V_NUM ? num(v[i].num != 0) : v[i], DT_BOOL);
@@ -171,7 +175,10 @@ static V compare_or_logic(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
     return poison();
   }
   bool swap = op == BINARY_GT || op == BINARY_GE;
-  OpCode code = op == BINARY_EQ ? OP_EQ : op == BINARY_NE ? OP_NE : op == BINARY_LT || op == BINARY_GT ? OP_LT : OP_LE;
+  OpCode code = op == BINARY_EQ                      ? OP_EQ
+                : op == BINARY_NE                    ? OP_NE
+                : op == BINARY_LT || op == BINARY_GT ? OP_LT
+                                                     : OP_LE;
   return built(e, c, ir_binary(&c->b, code, v[swap].val, v[!swap].val), at);
 }
 
@@ -188,8 +195,9 @@ V binary(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
     v.scalar = (a.kind == V_NUM || a.scalar) && (b.kind == V_NUM || b.scalar);
     return v;
   }
-  static const OpCode codes[BINARY_COUNT] = {[BINARY_ADD] = OP_ADD, [BINARY_SUB] = OP_SUB, [BINARY_MUL] = OP_MUL, [BINARY_DIV] = OP_DIV,
-                                             [BINARY_FLOORDIV] = OP_FLOORDIV, [BINARY_MOD] = OP_MOD, [BINARY_POW] = OP_POW};
+  static const OpCode codes[BINARY_COUNT] = {
+      [BINARY_ADD] = OP_ADD,           [BINARY_SUB] = OP_SUB, [BINARY_MUL] = OP_MUL, [BINARY_DIV] = OP_DIV,
+      [BINARY_FLOORDIV] = OP_FLOORDIV, [BINARY_MOD] = OP_MOD, [BINARY_POW] = OP_POW};
   V v[2] = {bring(e, c, a), bring(e, c, b)};
   bool scalar = (a.kind == V_NUM || a.scalar) && (b.kind == V_NUM || b.scalar);
   if (!unify(e, c, v, 2, op == BINARY_DIV || op == BINARY_POW, at)) {
@@ -220,11 +228,25 @@ V unary_op(Elab *e, Ctx *c, OpCode code, V a, Span at) {
     return a;
   }
   if (a.kind == V_NUM) {
-    static const OpCode folded[] = {OP_NEG, OP_EXP, OP_LOG, OP_LOG1P, OP_SQRT, OP_RSQRT, OP_TANH, OP_SIGMOID, OP_ERF, OP_SIN, OP_COS,
-                                    OP_ABS, OP_SIGN, OP_FLOOR};
+    static const OpCode folded[] = {OP_NEG,     OP_EXP, OP_LOG, OP_LOG1P, OP_SQRT, OP_RSQRT, OP_TANH,
+                                    OP_SIGMOID, OP_ERF, OP_SIN, OP_COS,   OP_ABS,  OP_SIGN,  OP_FLOOR};
     double x = a.num;
-    double y[] = {-x, exp(x), log(x), log1p(x), sqrt(x), 1 / sqrt(x), tanh(x), 1 / (1 + exp(-x)), erf(x), sin(x), cos(x), fabs(x),
-                  x > 0 ? 1 : x < 0 ? -1 : x, floor(x)};
+    double y[] = {-x,
+                  exp(x),
+                  log(x),
+                  log1p(x),
+                  sqrt(x),
+                  1 / sqrt(x),
+                  tanh(x),
+                  1 / (1 + exp(-x)),
+                  erf(x),
+                  sin(x),
+                  cos(x),
+                  fabs(x),
+                  x > 0   ? 1
+                  : x < 0 ? -1
+                          : x,
+                  floor(x)};
     for (size_t i = 0; i < sizeof folded / sizeof *folded; i++) {
       if (folded[i] == code) {
         return num(y[i]);
@@ -348,7 +370,9 @@ V eval(Elab *e, Scope *s, const AstExpr *x) {
   case EXPR_CALL: return eval_call(e, s, x);
   case EXPR_BRACKET: return eval_bracket(e, s, x);
   case EXPR_STRING: report(e, x->span, "a text is no value here"); return poison();
-  case EXPR_CHOICE: report(e, x->span, "'a where c' belongs in a plan; here write where(c, a, b)"); return poison();
+  case EXPR_CHOICE:
+    report(e, x->span, "'a where c' belongs in a plan; here write where(c, a, b)");
+    return poison();
   case EXPR_LIKE:
   case EXPR_HAS: report(e, x->span, "this condition belongs in a plan"); return poison();
   }

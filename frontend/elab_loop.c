@@ -1,7 +1,8 @@
 /* elab_loop.c: repeat and scan.
  *
- * A body's carried values get their types from the body itself: it is elaborated with the types known so far until what
- * comes out is what went in (two or three rounds). Everything from outside enters through imports; see elab.h. */
+ * A body's carried values get their types from the body itself: it is elaborated with the types known so far
+ * until what comes out is what went in (two or three rounds). Everything from outside enters through imports;
+ * see elab.h. */
 #include "frontend/elab.h"
 
 #include <string.h>
@@ -38,7 +39,8 @@ static bool is_state_name(Elab *e, Scope *s, const char *name) {
     for (uint32_t i = 0; i < e->n_slots; i++) {
       size_t n = strlen(p->path ? p->path : "");
       const char *path = e->slot[i].path;
-      if (e->slot[i].is_state && !strncmp(path, p->path ? p->path : "", n) && !strcmp(path + n + (n > 0), name)) {
+      if (e->slot[i].is_state && !strncmp(path, p->path ? p->path : "", n) &&
+          !strcmp(path + n + (n > 0), name)) {
         return true;
       }
     }
@@ -84,16 +86,24 @@ static Type start_type(Elab *e, V v) {
 }
 
 /* Elaborates the body once with carried values of the given types. False when something was reported. */
-static bool run_round(Elab *e, Scope *outer, const AstStmt *st, const AxisBinding *a, const Names *carry, Type *type, Round *r) {
+static bool run_round(Elab *e, Scope *outer, const AstStmt *st, const AxisBinding *a, const Names *carry,
+                      Type *type, Round *r) {
   bool is_repeat = st->kind == STMT_REPEAT;
   const char *part = arena_printf(e->arena, "%s.*", st->loop.index.text);
-  const char *path = !is_repeat ? NULL : outer->path[0] ? arena_printf(e->arena, "%s.%s", outer->path, part) : part;
+  const char *path = !is_repeat       ? NULL
+                     : outer->path[0] ? arena_printf(e->arena, "%s.%s", outer->path, part)
+                                      : part;
   r->c = loop_ctx(e, outer, st, a, path);
   r->type = type;
   r->ret = ARENA_ARRAY(e->arena, Val, carry->n);
   Scope *s = ARENA_NEW(e->arena, Scope);
-  *s = (Scope){.up = outer, .file = outer->file, .path = is_repeat ? path : outer->path, .ctx = r->c, .self = outer->self,
-               .in_module = outer->in_module, .result = poison()};
+  *s = (Scope){.up = outer,
+               .file = outer->file,
+               .path = is_repeat ? path : outer->path,
+               .ctx = r->c,
+               .self = outer->self,
+               .in_module = outer->in_module,
+               .result = poison()};
   r->s = s;
   V index = tensor(r->c, r->c->index);
   index.index_of = r->c;
@@ -232,7 +242,8 @@ static void finish(Elab *e, Scope *s, const AstStmt *st, Round *r, const Names *
     V v = scope_find(s, carry->v[i])->v;
     v = as_tensor(e, up, bring(e, up, v), r->type[i].dtype);
     const Type *have = vtype(e, &v);
-    arg[n++] = type_same_dims(have, &r->type[i]) ? ir_reorder(&up->b, v.val, &r->type[i]) : ir_broadcast(&up->b, v.val, &r->type[i]);
+    arg[n++] = type_same_dims(have, &r->type[i]) ? ir_reorder(&up->b, v.val, &r->type[i])
+                                                 : ir_broadcast(&up->b, v.val, &r->type[i]);
   }
   for (int pass = 0; pass < 2; pass++) {
     for (uint32_t i = 0; i < c->n_imports; i++) {

@@ -88,7 +88,8 @@ static void warn_unreached(Elab *e, Val loss) {
     const IrParam *p = &e->m->param[e->slot[i].row];
     const Source *src = p->loc.file < e->sources->n ? &e->sources->v[p->loc.file] : NULL;
     uint32_t begin = src && p->loc.line ? src->line[p->loc.line - 1] + p->loc.col - 1 : 0;
-    diag_warning(e->diag, (Span){p->loc.file, begin, begin + 1}, "the loss does not depend on parameter '%s'", p->name);
+    diag_warning(e->diag, (Span){p->loc.file, begin, begin + 1}, "the loss does not depend on parameter '%s'",
+                 p->name);
   }
 }
 
@@ -96,7 +97,8 @@ static void warn_unreached(Elab *e, Val loss) {
 
 static bool input_type(Elab *e, Scope *s, const AstInput *in, Type *out) {
   if (!in->type) {
-    report(e, in->span, "input '%s' of a model needs a type: %s: float[batch, ...]", in->name.text, in->name.text);
+    report(e, in->span, "input '%s' of a model needs a type: %s: float[batch, ...]", in->name.text,
+           in->name.text);
     return false;
   }
   DType d = e->m->real;
@@ -134,13 +136,16 @@ static void return_loss(Elab *e, Scope *s, const AstItem *model) {
     return;
   }
   if (v.kind == V_NUM || v.ctx != e->root || vtype(e, &v)->rank) {
-    uint32_t d = report(e, b->span, "the loss must be one number; it is %s", v.kind == V_NUM ? "a constant" : type_text(e, vtype(e, &v)));
+    uint32_t d = report(e, b->span, "the loss must be one number; it is %s",
+                        v.kind == V_NUM ? "a constant" : type_text(e, vtype(e, &v)));
     Str left = {0};
     for (int i = 0; v.kind == V_TENSOR && i < vtype(e, &v)->rank; i++) {
       str_printf(&left, "%s%s", i ? ", " : "", ir_axis_name(e->m, vtype(e, &v)->dim[i].axis));
     }
     if (left.s) {
-      diag_hint(e->diag, d, "write loss = mean[%s](...), or sum[...] over an axis that a product should have contracted", left.s);
+      diag_hint(e->diag, d,
+                "write loss = mean[%s](...), or sum[...] over an axis that a product should have contracted",
+                left.s);
     }
     str_free(&left);
     return;
@@ -195,7 +200,8 @@ bool elab_function(Elab *e, const AstItem *model, const char *name, bool trainin
       source_line_col(&e->sources->v[in->span.file], in->span.begin, &row.loc.line, &row.loc.col);
       VEC_PUSH(&e->m->arena, e->m->input, e->m->n_inputs, e->m->cap_inputs, row);
     }
-    scope_set(e, &s, in->name.text, tensor(e->root, ir_func_arg(e->func, ARG_INPUT, i, t, in->name.text)), in->name.span);
+    scope_set(e, &s, in->name.text, tensor(e->root, ir_func_arg(e->func, ARG_INPUT, i, t, in->name.text)),
+              in->name.span);
     s.v[s.n - 1].is_input = true;
   }
   e->stack[0] = model;
@@ -219,7 +225,8 @@ bool elab_function(Elab *e, const AstItem *model, const char *name, bool trainin
   for (uint32_t i = 0; training && i < e->root->n_next; i++) {
     uint32_t row = e->root->next[i].state;
     Val v = ir_reorder(&e->root->b, e->root->next[i].v.val, &e->m->state[row].type);
-    ir_func_ret(e->func, (FuncRes){.kind = RES_STATE, .index = row, .name = e->m->state[row].name, .coef = 1}, v);
+    ir_func_ret(e->func, (FuncRes){.kind = RES_STATE, .index = row, .name = e->m->state[row].name, .coef = 1},
+                v);
   }
   return e->diag->n_errors == errors;
 }
@@ -238,8 +245,8 @@ static const AstItem *find_model(Elab *e, const AstFile *f, const AstItem *plan)
     found = find_def(e->main, ITEM_MODEL, plan->plan.model.text, &home);
   }
   if (!found) {
-    report(e, plan ? plan->plan.model.span : (Span){f->file, 0, 0}, "there is no model%s%s%s", plan ? " '" : "", plan ? plan->plan.model.text : "",
-           plan ? "'" : " in this file");
+    report(e, plan ? plan->plan.model.span : (Span){f->file, 0, 0}, "there is no model%s%s%s",
+           plan ? " '" : "", plan ? plan->plan.model.text : "", plan ? "'" : " in this file");
   }
   return found;
 }
@@ -267,7 +274,8 @@ static bool apply_sets(Elab *e, const AstItem *plan) {
       SettingDef *st = a->name.text ? file_setting(e->main, a->name.text) : NULL;
       if (!axis && !st) {
         Scope s = {.file = e->main};
-        uint32_t d = report(e, a->span, "set: there is no axis or setting '%s'", a->name.text ? a->name.text : "");
+        uint32_t d =
+            report(e, a->span, "set: there is no axis or setting '%s'", a->name.text ? a->name.text : "");
         suggest(e, d, &s, a->name.text ? a->name.text : "");
         ok = false;
       } else if (axis ? axis->given : st->done) {
@@ -303,7 +311,8 @@ static int choose_plan(Elab *e, const FrontOptions *opt, AstFile *file, const As
         str_printf(&list, "%s%s", list.s ? ", " : "", file->v[i]->plan.name.text);
       }
     }
-    diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "%s has several plans; choose one with --plan: %s", opt->path, list.s);
+    diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "%s has several plans; choose one with --plan: %s",
+               opt->path, list.s);
     str_free(&list);
     return ERR_USAGE;
   }
@@ -344,7 +353,8 @@ static int choose_layout(Elab *e, const FrontOptions *opt, const AstItem *plan, 
     }
   }
   if (opt->layout && !*out) {
-    diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "plan '%s' has no layout '%s'", plan->plan.name.text, opt->layout);
+    diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "plan '%s' has no layout '%s'", plan->plan.name.text,
+               opt->layout);
     return ERR_USAGE;
   }
   return 0;
@@ -441,7 +451,9 @@ int front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out) 
   *out = NULL;
   AstFile *file = NULL;
   const char *text = overridden_text(e, opt);
-  int code = text ? 0 : opt->n_set && diag->n_errors && strstr(diag->v[0].msg, "--set") ? ERR_USAGE : ERR_INPUT;
+  int code = text                                                              ? 0
+             : opt->n_set && diag->n_errors && strstr(diag->v[0].msg, "--set") ? ERR_USAGE
+                                                                               : ERR_INPUT;
   if (!code && !ast_parse_program(src, arena, opt->path, text, &file, diag)) {
     code = ERR_INPUT;
   }

@@ -14,7 +14,8 @@ static bool operand_axis(Elab *e, Scope *s, const V *v, const AstName *name, Axi
   if (type_has(t, out->axis)) {
     return true;
   }
-  uint32_t d = report(e, name->span, "the operand is %s, it does not have the axis '%s'", type_text(e, t), name->text);
+  uint32_t d =
+      report(e, name->span, "the operand is %s, it does not have the axis '%s'", type_text(e, t), name->text);
   const char *names[IR_MAX_RANK];
   for (int i = 0; i < t->rank; i++) {
     names[i] = ir_axis_name(e->m, t->dim[i].axis);
@@ -64,7 +65,8 @@ static V bracket_as(Elab *e, Scope *s, V v, const AstBracket *b, Span at) {
     axis[n] = to[0].axis;
     attr.n_axis = n + 1;
     if (all != to[0].size) {
-      report(e, at, "the merged axes have %lld places, '%s' has %lld", (long long)all, to[0].name, (long long)to[0].size);
+      report(e, at, "the merged axes have %lld places, '%s' has %lld", (long long)all, to[0].name,
+             (long long)to[0].size);
       return poison();
     }
   } else if (n == m) {
@@ -73,14 +75,16 @@ static V bracket_as(Elab *e, Scope *s, V v, const AstBracket *b, Span at) {
       axis[2 * i + 1] = to[i].axis;
       int64_t have = t->dim[type_find(t, from[i].axis)].size;
       if (have != to[i].size) {
-        report(e, b->to.v[i].span, "'%s' has size %lld here, '%s' has size %lld", from[i].name, (long long)have, to[i].name,
-               (long long)to[i].size);
+        report(e, b->to.v[i].span, "'%s' has size %lld here, '%s' has size %lld", from[i].name,
+               (long long)have, to[i].name, (long long)to[i].size);
         return poison();
       }
     }
     attr.n_axis = 2 * n;
   } else {
-    report(e, at, "%u axes cannot become %u: rename one for one, split one into several, or merge several into one", n, m);
+    report(e, at,
+           "%u axes cannot become %u: rename one for one, split one into several, or merge several into one",
+           n, m);
     return poison();
   }
   locate(e, s->ctx, at);
@@ -105,17 +109,21 @@ static bool whole_number(Elab *e, V v, Span at, int64_t *out) {
 
 static V bracket_range(Elab *e, Scope *s, V v, const AstIndex *ix, const AxisBinding *a) {
   int64_t lo, hi;
-  if (!whole_number(e, eval(e, s, ix->lo), ix->span, &lo) || !whole_number(e, eval(e, s, ix->hi), ix->span, &hi)) {
+  if (!whole_number(e, eval(e, s, ix->lo), ix->span, &lo) ||
+      !whole_number(e, eval(e, s, ix->hi), ix->span, &hi)) {
     return poison();
   }
   int64_t size = vtype(e, &v)->dim[type_find(vtype(e, &v), a->axis)].size;
   if (lo < 0 || hi > size || lo >= hi) {
-    report(e, ix->span, "%lld..%lld is outside '%s', whose size is %lld, or empty", (long long)lo, (long long)hi, a->name, (long long)size);
+    report(e, ix->span, "%lld..%lld is outside '%s', whose size is %lld, or empty", (long long)lo,
+           (long long)hi, a->name, (long long)size);
     return poison();
   }
   locate(e, s->ctx, ix->span);
   return built(e, s->ctx,
-               ir_op(&s->ctx->b, OP_SLICE, &v.val, 1, &(Attr){.axis = &a->axis, .n_axis = 1, .num = (int64_t[]){lo, hi}, .n_num = 2}, NULL), ix->span);
+               ir_op(&s->ctx->b, OP_SLICE, &v.val, 1,
+                     &(Attr){.axis = &a->axis, .n_axis = 1, .num = (int64_t[]){lo, hi}, .n_num = 2}, NULL),
+               ix->span);
 }
 
 /* `index(b)` alone, longer than the axis it reads. */
@@ -130,7 +138,8 @@ static bool bare_index_fits(Elab *e, Scope *s, const AstIndex *ix, const AxisBin
     return false;
   }
   if (b.size > size) {
-    report(e, ix->span, "index(%s) runs to %lld, but '%s' has only %lld places", b.name, (long long)b.size - 1, a->name, (long long)size);
+    report(e, ix->span, "index(%s) runs to %lld, but '%s' has only %lld places", b.name,
+           (long long)b.size - 1, a->name, (long long)size);
     return false;
   }
   return true;
@@ -139,7 +148,8 @@ static bool bare_index_fits(Elab *e, Scope *s, const AstIndex *ix, const AxisBin
 /* x[time = t] inside `scan t over time`, x from outside: the step's slice. */
 static bool scan_slice(Elab *e, Scope *s, const AstExpr *x, const AxisBinding *a, V index, V *out) {
   Ctx *c = s->ctx;
-  if (x->bracket.b.n_index != 1 || index.index_of != c || c->axis != a->axis || x->bracket.x->kind != EXPR_NAME) {
+  if (x->bracket.b.n_index != 1 || index.index_of != c || c->axis != a->axis ||
+      x->bracket.x->kind != EXPR_NAME) {
     return false;
   }
   Binding *b = scope_find(s, x->bracket.x->name.text);
@@ -192,7 +202,8 @@ static V bracket_index(Elab *e, Scope *s, const AstExpr *x) {
       return poison();
     }
     if (iv.kind == V_TENSOR && dtype_is_float(vtype(e, &iv)->dtype)) {
-      report(e, ix->span, "an index is int, this is %s; write int(...) to truncate", type_text(e, vtype(e, &iv)));
+      report(e, ix->span, "an index is int, this is %s; write int(...) to truncate",
+             type_text(e, vtype(e, &iv)));
       return poison();
     }
     ok &= bare_index_fits(e, s, ix, &a, size);
@@ -204,7 +215,8 @@ static V bracket_index(Elab *e, Scope *s, const AstExpr *x) {
     }
     locate(e, s->ctx, x->span);
     axis[n] = a.axis;
-    index[n++] = as_tensor(e, s->ctx, iv, iv.kind == V_NUM || vtype(e, &iv)->dtype != DT_I64 ? DT_I32 : DT_I64).val;
+    index[n++] =
+        as_tensor(e, s->ctx, iv, iv.kind == V_NUM || vtype(e, &iv)->dtype != DT_I64 ? DT_I32 : DT_I64).val;
   }
   if (!ok) {
     return poison();
@@ -259,7 +271,8 @@ static bool tensor_arg(Elab *e, Scope *s, const AstExpr *x, uint32_t i, const Ax
   }
   if (out->kind == V_NUM || !type_has(vtype(e, out), need->axis)) {
     report(e, x->call.args.v[i].span, "%s: the operand %s%s does not have the axis '%s'", x->call.f.text,
-           out->kind == V_NUM ? "(a number)" : "is ", out->kind == V_NUM ? "" : type_text(e, vtype(e, out)), need->name);
+           out->kind == V_NUM ? "(a number)" : "is ", out->kind == V_NUM ? "" : type_text(e, vtype(e, out)),
+           need->name);
     return false;
   }
   *out = bring(e, s->ctx, *out);
@@ -294,7 +307,8 @@ V call_join(Elab *e, Scope *s, const AstExpr *x) {
     sum += over.size;
   }
   if (sum != to.size) {
-    report(e, x->span, "the joined axes have %lld places together, '%s' has %lld", (long long)sum, to.name, (long long)to.size);
+    report(e, x->span, "the joined axes have %lld places together, '%s' has %lld", (long long)sum, to.name,
+           (long long)to.size);
     return poison();
   }
   locate(e, s->ctx, x->span);
@@ -317,7 +331,9 @@ V call_join(Elab *e, Scope *s, const AstExpr *x) {
     type_push(&t, axis[i + 1], vtype(e, &v[i])->dim[at].size);
     val[i] = type_same_dims(&t, vtype(e, &v[i])) ? v[i].val : ir_broadcast(&s->ctx->b, v[i].val, &t);
   }
-  return built(e, s->ctx, ir_op(&s->ctx->b, OP_CONCAT, val, a->n, &(Attr){.axis = axis, .n_axis = a->n + 1}, NULL), x->span);
+  return built(e, s->ctx,
+               ir_op(&s->ctx->b, OP_CONCAT, val, a->n, &(Attr){.axis = axis, .n_axis = a->n + 1}, NULL),
+               x->span);
 }
 
 /* shift[a](x, n): element i is x's element i - n; roll wraps. */
@@ -352,13 +368,16 @@ V call_pad(Elab *e, Scope *s, const AstExpr *x) {
   }
   int64_t after = to.size - from.size - before;
   if (before < 0 || after < 0) {
-    report(e, x->span, "'%s' of size %lld with %lld zeros before does not fit '%s' of size %lld", from.name, (long long)from.size,
-           (long long)before, to.name, (long long)to.size);
+    report(e, x->span, "'%s' of size %lld with %lld zeros before does not fit '%s' of size %lld", from.name,
+           (long long)from.size, (long long)before, to.name, (long long)to.size);
     return poison();
   }
   locate(e, s->ctx, x->span);
   Axis axis[2] = {from.axis, to.axis};
-  return built(e, s->ctx, ir_op(&s->ctx->b, OP_PAD, &v.val, 1, &(Attr){.axis = axis, .n_axis = 2, .num = (int64_t[]){before, after}, .n_num = 2}, NULL), x->span);
+  return built(e, s->ctx,
+               ir_op(&s->ctx->b, OP_PAD, &v.val, 1,
+                     &(Attr){.axis = axis, .n_axis = 2, .num = (int64_t[]){before, after}, .n_num = 2}, NULL),
+               x->span);
 }
 
 V call_sort(Elab *e, Scope *s, const AstExpr *x, bool top, uint32_t result) {
@@ -372,11 +391,13 @@ V call_sort(Elab *e, Scope *s, const AstExpr *x, bool top, uint32_t result) {
     return poison();
   }
   if (to.size > from.size) {
-    report(e, x->span, "'%s' of size %lld is longer than '%s' of size %lld", to.name, (long long)to.size, from.name, (long long)from.size);
+    report(e, x->span, "'%s' of size %lld is longer than '%s' of size %lld", to.name, (long long)to.size,
+           from.name, (long long)from.size);
     return poison();
   }
   locate(e, s->ctx, x->span);
   Axis axis[2] = {from.axis, to.axis};
-  Val first = ir_op(&s->ctx->b, OP_SORT, &v.val, 1, &(Attr){.axis = axis, .n_axis = 2, .num = (int64_t[]){to.size, top}, .n_num = 2}, NULL);
+  Val first = ir_op(&s->ctx->b, OP_SORT, &v.val, 1,
+                    &(Attr){.axis = axis, .n_axis = 2, .num = (int64_t[]){to.size, top}, .n_num = 2}, NULL);
   return built(e, s->ctx, first == NONE ? NONE : first + result, x->span);
 }

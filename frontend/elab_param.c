@@ -1,4 +1,5 @@
-/* elab_param.c: parameters and states: rows of the module's tables, arguments of functions, slices in loops. */
+/* elab_param.c: parameters and states: rows of the module's tables, arguments of functions, slices in loops.
+ */
 #include "frontend/elab.h"
 
 #include <math.h>
@@ -36,7 +37,9 @@ static bool slot_type(Elab *e, Scope *s, const AstDecl *d, const char *path, Typ
       return false;
     }
     if (!type_push(out, a.axis, a.size)) {
-      report(e, d->axes.v[i].span, "'%s' has the axis '%s' twice; declare a second name of the same size (axis %s_out = %s) and write %s[%s, %s_out]",
+      report(e, d->axes.v[i].span,
+             "'%s' has the axis '%s' twice; declare a second name of the same size (axis %s_out = %s) and "
+             "write %s[%s, %s_out]",
              d->name.text, a.name, a.name, a.name, d->name.text, a.name, a.name);
       return false;
     }
@@ -70,7 +73,8 @@ static bool init_of(Elab *e, Scope *s, const AstDecl *d, IrParam *p) {
   p->init = strcmp(f, "normal") ? IR_INIT_UNIFORM : IR_INIT_NORMAL;
   p->a = v[0];
   p->b = v[1];
-  if (!isfinite(v[0]) || !isfinite(v[1]) || (p->init == IR_INIT_NORMAL && v[1] < 0) || (p->init == IR_INIT_UNIFORM && v[1] < v[0])) {
+  if (!isfinite(v[0]) || !isfinite(v[1]) || (p->init == IR_INIT_NORMAL && v[1] < 0) ||
+      (p->init == IR_INIT_UNIFORM && v[1] < v[0])) {
     report(e, x->span, "the initialiser %s(%g, %g) makes no sense", f, v[0], v[1]);
     return false;
   }
@@ -191,7 +195,10 @@ bool assign_state(Elab *e, Scope *s, const char *name, V v, Span at) {
     return false;
   }
   if (s->ctx->up && !belongs_to(slot->path, s->ctx)) {
-    report(e, at, "state '%s' is assigned inside a loop it was declared outside of; carry a value and assign it after the loop", name);
+    report(e, at,
+           "state '%s' is assigned inside a loop it was declared outside of; carry a value and assign it "
+           "after the loop",
+           name);
     return true;
   }
   if (!e->training || v.kind == V_POISON) {
@@ -202,12 +209,16 @@ bool assign_state(Elab *e, Scope *s, const char *name, V v, Span at) {
   const Type *have = v.val == NONE ? &want : vtype(e, &v);
   for (int i = 0; i < have->rank; i++) {
     if (!type_has(&want, have->dim[i].axis)) {
-      report(e, at, "state '%s' has no axis '%s', the new value has", name, ir_axis_name(e->m, have->dim[i].axis));
+      report(e, at, "state '%s' has no axis '%s', the new value has", name,
+             ir_axis_name(e->m, have->dim[i].axis));
       return true;
     }
   }
   locate(e, s->ctx, at);
-  v = built(e, s->ctx, ir_reorder(&s->ctx->b, type_same_dims(have, &want) ? v.val : ir_broadcast(&s->ctx->b, v.val, &want), &want), at);
+  v = built(e, s->ctx,
+            ir_reorder(&s->ctx->b,
+                       type_same_dims(have, &want) ? v.val : ir_broadcast(&s->ctx->b, v.val, &want), &want),
+            at);
   v = unary_op(e, s->ctx, OP_STOP, v, at);
   for (uint32_t i = 0; i < s->ctx->n_next; i++) {
     if (s->ctx->next[i].state == slot->row) {

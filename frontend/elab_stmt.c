@@ -11,7 +11,8 @@ static bool written_dtype(Elab *e, const AstName *name, DType *out) {
     return true;
   }
   if (!dtype_parse(name->text, strlen(name->text), out)) {
-    report(e, name->span, "there is no type '%s'; types are float, f32, f64, f16, bf16, int, i64, u8 and bool", name->text);
+    report(e, name->span,
+           "there is no type '%s'; types are float, f32, f64, f16, bf16, int, i64, u8 and bool", name->text);
     return false;
   }
   if (*out == DT_F32 && e->m->real == DT_F64) {
@@ -37,7 +38,9 @@ static V assert_type(Elab *e, Scope *s, const AstType *t, V v, const char *name)
       return poison();
     }
     if (!type_push(&want, a.axis, a.size)) {
-      report(e, t->axes.v[i].span, "axis '%s' twice in one type; declare a second name of the same size: axis %s_2 = %s", a.name, a.name, a.name);
+      report(e, t->axes.v[i].span,
+             "axis '%s' twice in one type; declare a second name of the same size: axis %s_2 = %s", a.name,
+             a.name, a.name);
       return poison();
     }
   }
@@ -47,8 +50,8 @@ static V assert_type(Elab *e, Scope *s, const AstType *t, V v, const char *name)
   Str extra = {0};
   for (int i = 0; i < have->rank; i++) {
     if (!type_has(&want, have->dim[i].axis)) {
-      str_printf(&extra, "; '%s' is not in the written type (a missing sum[%s]?)", ir_axis_name(e->m, have->dim[i].axis),
-                 ir_axis_name(e->m, have->dim[i].axis));
+      str_printf(&extra, "; '%s' is not in the written type (a missing sum[%s]?)",
+                 ir_axis_name(e->m, have->dim[i].axis), ir_axis_name(e->m, have->dim[i].axis));
     }
   }
   for (int i = 0; i < want.rank; i++) {
@@ -56,7 +59,8 @@ static V assert_type(Elab *e, Scope *s, const AstType *t, V v, const char *name)
       str_printf(&extra, "; '%s' is missing", ir_axis_name(e->m, want.dim[i].axis));
     }
   }
-  report(e, t->span, "'%s' is %s, not %s%s", name, type_text(e, have), type_text(e, &want), extra.s ? extra.s : "");
+  report(e, t->span, "'%s' is %s, not %s%s", name, type_text(e, have), type_text(e, &want),
+         extra.s ? extra.s : "");
   str_free(&extra);
   return poison();
 }
@@ -75,7 +79,8 @@ static const AstItem *used_def(Elab *e, Scope *s, const AstName *name, FileScope
       f = strcmp(s->file->use_name[i], name->qual) ? f : s->file->use[i];
     }
     if (!f) {
-      report(e, name->span, "no used file is called '%s'; write: use \"file.dl\" as %s", name->qual, name->qual);
+      report(e, name->span, "no used file is called '%s'; write: use \"file.dl\" as %s", name->qual,
+             name->qual);
       return NULL;
     }
   }
@@ -98,7 +103,8 @@ static const AstItem *used_def(Elab *e, Scope *s, const AstName *name, FileScope
 }
 
 /* Binds the axis parameters of a definition to the axes in brackets. */
-static bool bind_axes(Elab *e, Scope *s, const AstItem *def, const AstBracket *b, Span at, AxisBinding **out) {
+static bool bind_axes(Elab *e, Scope *s, const AstItem *def, const AstBracket *b, Span at,
+                      AxisBinding **out) {
   uint32_t n = def->def.axes.n, given = b->kind == BRACKET_AXES ? b->axes.n : 0;
   if (b->kind == BRACKET_AS || given != n) {
     report(e, at, "'%s' takes %u axis parameter%s, not %u", def->def.name.text, n, n == 1 ? "" : "s", given);
@@ -147,7 +153,8 @@ static void run_use(Elab *e, Scope *s, const AstUse *u) {
     const AstArg *a = &u->args.v[i];
     int k = a->name.text ? input_named(def, a->name.text) : -1;
     if (k < 0 || !def->def.inputs[k].value) {
-      report(e, a->span, "'%s' has no setting '%s'", def->def.name.text, a->name.text ? a->name.text : "(positional)");
+      report(e, a->span, "'%s' has no setting '%s'", def->def.name.text,
+             a->name.text ? a->name.text : "(positional)");
       continue;
     }
     in->setting[k] = eval(e, s, a->value);
@@ -186,14 +193,15 @@ static bool enter(Elab *e, const AstItem *def, Span at) {
 static void warn_unused(Elab *e, Scope *s) {
   for (uint32_t i = 0; i < s->n; i++) {
     const Binding *b = &s->v[i];
-    if (!b->used && !b->is_input && b->v.kind == V_TENSOR && strcmp(b->name, "loss") && b->span.end > b->span.begin) {
+    if (!b->used && !b->is_input && b->v.kind == V_TENSOR && strcmp(b->name, "loss") &&
+        b->span.end > b->span.begin) {
       diag_warning(e->diag, b->span, "'%s' is never used", b->name);
     }
   }
 }
 
-V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *inst, const AxisBinding *axis, uint32_t n_axes, const V *arg,
-              Span at) {
+V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *inst, const AxisBinding *axis,
+              uint32_t n_axes, const V *arg, Span at) {
   if (!enter(e, def, at)) {
     return poison();
   }
@@ -203,8 +211,14 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
   if (inst) {
     e->site = hash_bytes(inst->path, strlen(inst->path), e->site);
   }
-  Scope s = {.file = file, .axis = ARENA_ARRAY(e->arena, AxisBinding, n_axes), .n_axes = n_axes, .ctx = c, .self = inst,
-             .path = inst ? inst->path : "", .in_module = def->kind != ITEM_FN, .result = poison()};
+  Scope s = {.file = file,
+             .axis = ARENA_ARRAY(e->arena, AxisBinding, n_axes),
+             .n_axes = n_axes,
+             .ctx = c,
+             .self = inst,
+             .path = inst ? inst->path : "",
+             .in_module = def->kind != ITEM_FN,
+             .result = poison()};
   memcpy(s.axis, axis, n_axes * sizeof *axis);
   bool ok = true;
   for (uint32_t i = 0; i < def->def.n_inputs; i++) {
@@ -261,7 +275,8 @@ V call_def(Elab *e, Scope *s, const AstExpr *x, const AstItem *def, FileScope *f
       k = next < n ? (int)next++ : -1;
     }
     if (k < 0 || (given[k] && !inst)) {
-      report(e, a->v[i].span, k < 0 ? "'%s' has no such input" : "an input of '%s' is given twice", def->def.name.text);
+      report(e, a->v[i].span, k < 0 ? "'%s' has no such input" : "an input of '%s' is given twice",
+             def->def.name.text);
       return poison();
     }
     arg[k] = eval(e, s, a->v[i].value);
@@ -338,7 +353,8 @@ static void run_output(Elab *e, Scope *s, const AstStmt *st) {
   }
   scope_set(e, s, name, v, st->bind.name.span);
   scope_find(s, name)->used = true;
-  if (s->in_module && s->result.kind == V_POISON && !s->returned && s->self && s->self->def->kind == ITEM_MODEL) {
+  if (s->in_module && s->result.kind == V_POISON && !s->returned && s->self &&
+      s->self->def->kind == ITEM_MODEL) {
     s->result = v;
   }
   FuncRes r = {.kind = RES_OUTPUT, .name = sub_path(e, s->path, name), .coef = 1};
@@ -358,7 +374,8 @@ static void run_metric(Elab *e, Scope *s, const AstStmt *st) {
   const char *name = sub_path(e, s->path, st->bind.name.text);
   for (int den = 0; den < 2; den++) {
     FuncRes r = {.kind = den ? RES_METRIC_DEN : RES_METRIC_NUM, .name = name, .coef = t.coef};
-    VEC_PUSH(e->arena, s->ctx->escape, s->ctx->n_escapes, s->ctx->cap_escapes, (Escape){r, tensor(s->ctx, den ? t.den : t.num)});
+    VEC_PUSH(e->arena, s->ctx->escape, s->ctx->n_escapes, s->ctx->cap_escapes,
+             (Escape){r, tensor(s->ctx, den ? t.den : t.num)});
   }
 }
 

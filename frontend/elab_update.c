@@ -18,7 +18,11 @@ static bool condition_word(Elab *e, const AstName *w, uint32_t param, double *ou
   struct {
     const char *word;
     double v;
-  } words[] = {{"rank", (double)p->type.rank - p->n_repeat}, {"size", size}, {"matrix", p->matrix}, {"fan_in", in}, {"fan_out", size / in}};
+  } words[] = {{"rank", (double)p->type.rank - p->n_repeat},
+               {"size", size},
+               {"matrix", p->matrix},
+               {"fan_in", in},
+               {"fan_out", size / in}};
   const char *names[8];
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     names[i] = words[i].word;
@@ -28,15 +32,19 @@ static bool condition_word(Elab *e, const AstName *w, uint32_t param, double *ou
     }
   }
   if (!strcmp(w->text, "depth")) {
-    report(e, w->span, "conditions on depth are not built yet: the layers of a repeat share one optimizer line");
+    report(e, w->span,
+           "conditions on depth are not built yet: the layers of a repeat share one optimizer line");
     return false;
   }
-  uint32_t d = report(e, w->span, "a condition knows name, rank, size, matrix, fan_in, fan_out and has AXIS, not '%s'", w->text);
+  uint32_t d =
+      report(e, w->span, "a condition knows name, rank, size, matrix, fan_in, fan_out and has AXIS, not '%s'",
+             w->text);
   diag_did_you_mean(e->diag, d, w->text, names, sizeof words / sizeof *words);
   return false;
 }
 
-/* A glob against the path with stars; "h.0.*" picks one layer of a repeat, which share their optimizer line. */
+/* A glob against the path with stars; "h.0.*" picks one layer of a repeat, which share their optimizer line.
+ */
 static bool condition_like(Elab *e, const AstExpr *x, uint32_t param, double *out) {
   const IrParam *p = &e->m->param[param];
   if (x->like.x->kind != EXPR_NAME || strcmp(x->like.x->name.text, "name")) {
@@ -87,7 +95,8 @@ bool eval_condition(Elab *e, const AstExpr *x, uint32_t param, double *out) {
 
 /* ---- settings ---- */
 
-/* The value of a setting for one parameter: `a where c1 else b where c2`; *given = false when no case holds. */
+/* The value of a setting for one parameter: `a where c1 else b where c2`; *given = false when no case holds.
+ */
 static bool setting_for(Elab *e, const AstExpr *x, uint32_t param, double *out, bool *given) {
   bool whole;
   Scope s = {.file = e->main, .ctx = e->root};
@@ -111,14 +120,16 @@ static bool setting_for(Elab *e, const AstExpr *x, uint32_t param, double *out, 
 static bool sane_setting(Elab *e, const char *name, double v, Span at) {
   bool beta = !strncmp(name, "beta", 4);
   if ((beta && !(v >= 0 && v < 1)) || (!strcmp(name, "lr") && !(v >= 0)) || !isfinite(v)) {
-    report(e, at, "'%s' is %g; it must be %s", name, v, beta ? "at least 0 and under 1" : "finite and not negative");
+    report(e, at, "'%s' is %g; it must be %s", name, v,
+           beta ? "at least 0 and under 1" : "finite and not negative");
     return false;
   }
   return true;
 }
 
 /* Fills value[i] for every input of the optimizer. */
-static bool optimizer_settings(Elab *e, const AstItem *def, const AstStage *st, uint32_t param, double *value) {
+static bool optimizer_settings(Elab *e, const AstItem *def, const AstStage *st, uint32_t param,
+                               double *value) {
   const char *names[32];
   uint32_t n = def->def.n_inputs < 32 ? def->def.n_inputs : 32;
   bool ok = true, set[32] = {0};
@@ -133,7 +144,8 @@ static bool optimizer_settings(Elab *e, const AstItem *def, const AstStage *st, 
     }
     k = a->name.text ? k : i;
     if (k >= n) {
-      uint32_t d = report(e, a->span, "optimizer %s has no setting '%s'", st->name.text, a->name.text ? a->name.text : "(positional)");
+      uint32_t d = report(e, a->span, "optimizer %s has no setting '%s'", st->name.text,
+                          a->name.text ? a->name.text : "(positional)");
       if (a->name.text) {
         diag_did_you_mean(e->diag, d, a->name.text, names, n);
       }
@@ -168,7 +180,10 @@ static bool optimizer_settings(Elab *e, const AstItem *def, const AstStage *st, 
 
 static bool declare_opt_state(Elab *e, Scope *s, const AstDecl *d, uint32_t param) {
   Module *m = e->m;
-  IrState r = {.name = arena_printf(&m->arena, "%s.%s", m->param[param].name, d->name.text), .type = m->param[param].type, .param = param, .n_repeat = m->param[param].n_repeat};
+  IrState r = {.name = arena_printf(&m->arena, "%s.%s", m->param[param].name, d->name.text),
+               .type = m->param[param].type,
+               .param = param,
+               .n_repeat = m->param[param].n_repeat};
   bool whole;
   if (d->axes.n) {
     report(e, d->span, "a state of an optimizer has the axes of its parameter; write it without brackets");
@@ -184,7 +199,8 @@ static bool declare_opt_state(Elab *e, Scope *s, const AstDecl *d, uint32_t para
   return true;
 }
 
-static bool return_as(Elab *e, Scope *s, const char *name, ResKind kind, uint32_t index, const Type *t, Span at) {
+static bool return_as(Elab *e, Scope *s, const char *name, ResKind kind, uint32_t index, const Type *t,
+                      Span at) {
   V v = scope_find(s, name)->v;
   if (v.kind == V_POISON) {
     return false;
@@ -193,7 +209,8 @@ static bool return_as(Elab *e, Scope *s, const char *name, ResKind kind, uint32_
   const Type *have = vtype(e, &v);
   for (int i = 0; i < have->rank; i++) {
     if (!type_has(t, have->dim[i].axis)) {
-      report(e, at, "'%s' gains the axis '%s' in this optimizer", name, ir_axis_name(e->m, have->dim[i].axis));
+      report(e, at, "'%s' gains the axis '%s' in this optimizer", name,
+             ir_axis_name(e->m, have->dim[i].axis));
       return false;
     }
   }
@@ -203,7 +220,8 @@ static bool return_as(Elab *e, Scope *s, const char *name, ResKind kind, uint32_
   return true;
 }
 
-static bool elab_update(Elab *e, const AstPlanItem *item, const AstItem *def, FileScope *home, uint32_t param, Model *out) {
+static bool elab_update(Elab *e, const AstPlanItem *item, const AstItem *def, FileScope *home, uint32_t param,
+                        Model *out) {
   double value[32];
   Module *m = e->m;
   if (!optimizer_settings(e, def, &item->stage, param, value)) {
@@ -217,7 +235,8 @@ static bool elab_update(Elab *e, const AstPlanItem *item, const AstItem *def, Fi
   e->opt_param = &type;
   e->n_opt_repeat = m->param[param].n_repeat;
   Scope s = {.file = home, .ctx = e->root, .path = "", .result = poison()};
-  scope_set(e, &s, "param", tensor(e->root, ir_func_arg(e->func, ARG_PARAM, param, type, "param")), def->span);
+  scope_set(e, &s, "param", tensor(e->root, ir_func_arg(e->func, ARG_PARAM, param, type, "param")),
+            def->span);
   scope_set(e, &s, "grad", tensor(e->root, ir_func_arg(e->func, ARG_GRAD, param, type, "grad")), def->span);
   Val factor = ir_func_arg(e->func, ARG_FACTOR, m->param[param].group, type_scalar(DT_F64), "factor");
   V step = tensor(e->root, scalar_arg(e, 0));
@@ -267,7 +286,8 @@ static bool assign_groups(Elab *e, const AstItem *plan) {
     for (uint32_t i = 0; i < plan->plan.n; i++) {
       const AstPlanItem *item = plan->plan.v[i];
       double holds = 1;
-      if (item->kind == PLAN_FREEZE && (!item->where || (eval_condition(e, item->where, p, &holds) && holds != 0))) {
+      if (item->kind == PLAN_FREEZE &&
+          (!item->where || (eval_condition(e, item->where, p, &holds) && holds != 0))) {
         m->param[p].frozen = true;
       }
     }
@@ -281,7 +301,8 @@ static bool assign_groups(Elab *e, const AstItem *plan) {
         return false;
       }
       if (holds != 0 && m->param[p].group != NONE) {
-        report(e, item->span, "parameter '%s' belongs to two optimizer lines; their conditions overlap", m->param[p].name);
+        report(e, item->span, "parameter '%s' belongs to two optimizer lines; their conditions overlap",
+               m->param[p].name);
         ok = false;
       } else if (holds != 0) {
         m->param[p].group = group;
@@ -289,7 +310,8 @@ static bool assign_groups(Elab *e, const AstItem *plan) {
       group++;
     }
     if (!m->param[p].frozen && m->param[p].group == NONE) {
-      report(e, plan->plan.name.span, "parameter '%s' belongs to no optimizer line; add one, or freeze it", m->param[p].name);
+      report(e, plan->plan.name.span, "parameter '%s' belongs to no optimizer line; add one, or freeze it",
+             m->param[p].name);
       ok = false;
     }
   }
@@ -321,13 +343,15 @@ bool elab_updates(Elab *e, const AstItem *plan, Model *out) {
     FileScope *home;
     const AstItem *def = find_def(e->main, ITEM_OPTIMIZER, item->stage.name.text, &home);
     if (!def) {
-      report(e, item->stage.name.span, "there is no optimizer '%s'; the library has sgd, momentum, adamw and lion", item->stage.name.text);
+      report(e, item->stage.name.span,
+             "there is no optimizer '%s'; the library has sgd, momentum, adamw and lion",
+             item->stage.name.text);
       return false;
     }
     const Source *src = &e->sources->v[item->stage.span.file];
     out->plan.group[group].optimizer = arena_strdup(&m->arena, item->stage.name.text);
-    out->plan.group[group].settings =
-        arena_strndup(&m->arena, src->text + item->stage.span.begin, item->stage.span.end - item->stage.span.begin);
+    out->plan.group[group].settings = arena_strndup(&m->arena, src->text + item->stage.span.begin,
+                                                    item->stage.span.end - item->stage.span.begin);
     for (uint32_t p = 0; p < m->n_params; p++) {
       if (m->param[p].group == group) {
         if (!elab_update(e, item, def, home, p, out)) {
@@ -345,12 +369,16 @@ bool elab_updates(Elab *e, const AstItem *plan, Model *out) {
 
 /* ---- schedules ---- */
 
-/* Calls stage i with the steps since its start; returns its factor. *length = steps it lasts (its first setting). */
-static V run_stage(Elab *e, const AstStage *st, V step, double start, bool last, double horizon, double *length) {
+/* Calls stage i with the steps since its start; returns its factor. *length = steps it lasts (its first
+ * setting). */
+static V run_stage(Elab *e, const AstStage *st, V step, double start, bool last, double horizon,
+                   double *length) {
   FileScope *home;
   const AstItem *def = find_def(e->main, ITEM_SCHEDULE, st->name.text, &home);
   if (!def || def->def.n_inputs < 2) {
-    report(e, st->name.span, "there is no schedule '%s'; the library has warmup, constant, linear, cosine and wsd", st->name.text);
+    report(e, st->name.span,
+           "there is no schedule '%s'; the library has warmup, constant, linear, cosine and wsd",
+           st->name.text);
     return poison();
   }
   V *arg = ARENA_ARRAY(e->arena, V, def->def.n_inputs);
@@ -366,7 +394,8 @@ static V run_stage(Elab *e, const AstStage *st, V step, double start, bool last,
       next++;
     }
     if (k >= def->def.n_inputs) {
-      report(e, a->span, "schedule %s has no setting '%s'", st->name.text, a->name.text ? a->name.text : "(positional)");
+      report(e, a->span, "schedule %s has no setting '%s'", st->name.text,
+             a->name.text ? a->name.text : "(positional)");
       return poison();
     }
     double v;
@@ -387,7 +416,8 @@ static V run_stage(Elab *e, const AstStage *st, V step, double start, bool last,
   }
   *length = def->def.n_inputs > 2 ? arg[2].num : 0;
   if (!last && !(*length > 0)) {
-    report(e, st->span, "a stage before 'then' lasts as many steps as its first setting says; give it one above 0");
+    report(e, st->span,
+           "a stage before 'then' lasts as many steps as its first setting says; give it one above 0");
     return poison();
   }
   arg[0] = start > 0 ? binary(e, e->root, BINARY_SUB, step, num(start), st->span) : step;

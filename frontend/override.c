@@ -1,7 +1,7 @@
 /* override.c: `--set PATH=VALUE` as an edit of the program's text.
  *
- * Each override is spliced into the text of the plan, and the result is what gets parsed: so the text saved with a run
- * (plan.dl) is the program that ran, by construction. */
+ * Each override is spliced into the text of the plan, and the result is what gets parsed: so the text saved
+ * with a run (plan.dl) is the program that ran, by construction. */
 #include "frontend/override.h"
 
 #include <stdlib.h>
@@ -66,10 +66,13 @@ static bool replace_arg(Target *t, const AstArgs *args, const char *key, Edit *o
 static const struct {
   const char *word;
   AstPlanItemKind kind;
-} plain_items[] = {{"steps", PLAN_STEPS}, {"epochs", PLAN_EPOCHS},   {"tokens", PLAN_TOKENS}, {"clip", PLAN_CLIP},
-                   {"seed", PLAN_SEED},   {"average", PLAN_AVERAGE}, {"budget", PLAN_BUDGET}, {"capacity", PLAN_CAPACITY}};
+} plain_items[] = {{"steps", PLAN_STEPS},   {"epochs", PLAN_EPOCHS},    {"tokens", PLAN_TOKENS},
+                   {"clip", PLAN_CLIP},     {"seed", PLAN_SEED},        {"average", PLAN_AVERAGE},
+                   {"budget", PLAN_BUDGET}, {"capacity", PLAN_CAPACITY}};
 
-static bool is_length(AstPlanItemKind k) { return k == PLAN_STEPS || k == PLAN_EPOCHS || k == PLAN_TOKENS; }
+static bool is_length(AstPlanItemKind k) {
+  return k == PLAN_STEPS || k == PLAN_EPOCHS || k == PLAN_TOKENS;
+}
 
 static bool edit_plain(Target *t, const char *path, Edit *out) {
   for (size_t i = 0; i < sizeof plain_items / sizeof *plain_items; i++) {
@@ -114,7 +117,8 @@ static bool edit_stage(Target *t, const AstStage *st, const char *key, bool appe
   }
   uint32_t at = st->span.end;
   bool paren = at > st->span.begin && t->text[at - 1] == ')';
-  *out = paren ? (Edit){at - 1, at - 1, arena_printf(t->arena, "%s%s = %s", st->args.n ? ", " : "", key, t->value)}
+  *out = paren ? (Edit){at - 1, at - 1,
+                        arena_printf(t->arena, "%s%s = %s", st->args.n ? ", " : "", key, t->value)}
                : (Edit){at, at, arena_printf(t->arena, "(%s = %s)", key, t->value)};
   return true;
 }
@@ -250,7 +254,8 @@ const AstPlanItem *override_layout(const AstItem *plan, const char *name) {
   return NULL;
 }
 
-const char *override_apply(Arena *arena, const char *path, const char *text, const char *plan, const char *layout, const char *set, Error *err) {
+const char *override_apply(Arena *arena, const char *path, const char *text, const char *plan,
+                           const char *layout, const char *set, Error *err) {
   Sources sources = {.arena = arena};
   Diag diag = {.sources = &sources};
   Target t = {.arena = arena, .text = text};
@@ -275,7 +280,8 @@ const char *override_apply(Arena *arena, const char *path, const char *text, con
   const char *name = arena_strndup(arena, set, (size_t)(eq - set)), *dot = strchr(name, '.');
   const char *head = dot ? arena_strndup(arena, name, (size_t)(dot - name)) : name, *key = dot ? dot + 1 : "";
   Edit edit;
-  bool ok = dot ? edit_keyed(&t, head, key, &edit) || edit_optimizer(&t, head, key, &edit) || edit_layout(&t, head, key, &edit)
+  bool ok = dot ? edit_keyed(&t, head, key, &edit) || edit_optimizer(&t, head, key, &edit) ||
+                      edit_layout(&t, head, key, &edit)
                 : edit_set(&t, name, &edit) || edit_plain(&t, name, &edit);
   if (!ok) {
     if (dot) {
@@ -284,8 +290,8 @@ const char *override_apply(Arena *arena, const char *path, const char *text, con
       edit_keyed(&t, "", "", &edit), edit_optimizer(&t, "", "", &edit), edit_layout(&t, "", "", &edit);
     }
     const char *near = diag_nearest(name, t.known, t.n_known);
-    error_set(err, ERR_USAGE, "--set %s: there is no '%s' in this program and its plan%s%s%s", set, name, near ? "; did you mean '" : "",
-              near ? near : "", near ? "'?" : "");
+    error_set(err, ERR_USAGE, "--set %s: there is no '%s' in this program and its plan%s%s%s", set, name,
+              near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     return NULL;
   }
   return splice(arena, text, edit);
@@ -334,7 +340,10 @@ const char *override_value_text(const AstExpr *x) {
 }
 
 static void add_value_path(Arena *a, Edits *e, const char *folder, const AstExpr *x) {
-  bool from_env = x && x->kind == EXPR_CALL && getenv(x->call.args.n && x->call.args.v[0].value->kind == EXPR_STRING ? x->call.args.v[0].value->string.text : "");
+  bool from_env = x && x->kind == EXPR_CALL &&
+                  getenv(x->call.args.n && x->call.args.v[0].value->kind == EXPR_STRING
+                             ? x->call.args.v[0].value->string.text
+                             : "");
   if (x && override_value_text(x)) {
     add_path(a, e, from_env ? "." : folder, override_value_text(x), x->span);
   }
@@ -345,7 +354,8 @@ static int by_place(const void *a, const void *b) {
   return x->begin < y->begin ? 1 : x->begin > y->begin ? -1 : 0;
 }
 
-const char *override_folded(Arena *arena, const char *folder, const char *text, const AstFile *file, const AstItem *plan, const AstPlanItem *layout) {
+const char *override_folded(Arena *arena, const char *folder, const char *text, const AstFile *file,
+                            const AstItem *plan, const AstPlanItem *layout) {
   Edits *e = ARENA_NEW(arena, Edits);
   for (uint32_t i = 0; i < file->n; i++) {
     const AstItem *item = file->v[i];

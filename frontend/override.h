@@ -9,9 +9,12 @@ const AstItem *override_plan(const AstFile *f, const char *name, uint32_t *n_pla
 /* The layout of that name (NULL: the first). */
 const AstPlanItem *override_layout(const AstItem *plan, const char *name);
 /* The text with one "PATH=VALUE" folded in; NULL with err set (ERR_USAGE) for an unknown path. */
-const char *override_apply(Arena *arena, const char *path, const char *text, const char *plan, const char *layout, const char *set, Error *err);
-/* The text for plan.dl: other plans and layouts dropped, paths of files resolved against `folder`, env() read. */
-const char *override_folded(Arena *arena, const char *folder, const char *text, const AstFile *file, const AstItem *plan, const AstPlanItem *layout);
+const char *override_apply(Arena *arena, const char *path, const char *text, const char *plan,
+                           const char *layout, const char *set, Error *err);
+/* The text for plan.dl: other plans and layouts dropped, paths of files resolved against `folder`, env()
+ * read. */
+const char *override_folded(Arena *arena, const char *folder, const char *text, const AstFile *file,
+                            const AstItem *plan, const AstPlanItem *layout);
 /* A text, or env("NAME") or env("NAME", "default") as text; NULL: neither, or the variable is not set. */
 const char *override_value_text(const AstExpr *x);
 

@@ -48,9 +48,11 @@ static const char *resolved(Items *x, const AstExpr *v, const char *what) {
   const char *t = override_value_text(v);
   if (!t) {
     if (v && v->kind == EXPR_CALL && v->call.args.n && v->call.args.v[0].value->kind == EXPR_STRING) {
-      report(x->e, v->span, "the environment variable '%s' is not set; %s comes from it", v->call.args.v[0].value->string.text, what);
+      report(x->e, v->span, "the environment variable '%s' is not set; %s comes from it",
+             v->call.args.v[0].value->string.text, what);
     } else {
-      report(x->e, v ? v->span : x->e->main->file[0]->v[0]->span, "%s is a file name in quotes, or env(\"NAME\")", what);
+      report(x->e, v ? v->span : x->e->main->file[0]->v[0]->span,
+             "%s is a file name in quotes, or env(\"NAME\")", what);
     }
     x->ok = false;
     return NULL;
@@ -73,7 +75,8 @@ static void known_args(Items *x, const AstArgs *a, const char *item, const char 
       }
     }
     if (!known) {
-      uint32_t d = report(x->e, a->v[i].span, "'%s' has no setting '%s'", item, a->v[i].name.text ? a->v[i].name.text : "(positional)");
+      uint32_t d = report(x->e, a->v[i].span, "'%s' has no setting '%s'", item,
+                          a->v[i].name.text ? a->v[i].name.text : "(positional)");
       if (a->v[i].name.text) {
         diag_did_you_mean(x->e->diag, d, a->v[i].name.text, names, n);
       }
@@ -162,7 +165,8 @@ static void item_data(Items *x, const AstPlanItem *p) {
 static void item_init(Items *x, const AstPlanItem *p) {
   static const char *const names[] = {"missing"};
   known_args(x, &p->args, "init", names, 1);
-  PlanInit d = {.path = resolved(x, p->value, "init"), .pattern = p->pattern ? arena_strdup(x->mem, p->pattern) : NULL};
+  PlanInit d = {.path = resolved(x, p->value, "init"),
+                .pattern = p->pattern ? arena_strdup(x->mem, p->pattern) : NULL};
   const AstExpr *v = arg(&p->args, "missing");
   d.missing_draw = v && v->kind == EXPR_NAME && !strcmp(v->name.text, "draw");
   if (v && !d.missing_draw) {
@@ -242,8 +246,9 @@ static void one_item(Items *x, const AstPlanItem *p) {
 
 /* Kinds that may stand once in a plan. */
 static bool once(AstPlanItemKind k) {
-  return k == PLAN_STEPS || k == PLAN_EPOCHS || k == PLAN_TOKENS || k == PLAN_SCHEDULE || k == PLAN_CLIP || k == PLAN_PRECISION ||
-         k == PLAN_SEED || k == PLAN_EVAL || k == PLAN_SAMPLE || k == PLAN_AVERAGE || k == PLAN_BUDGET || k == PLAN_CAPACITY;
+  return k == PLAN_STEPS || k == PLAN_EPOCHS || k == PLAN_TOKENS || k == PLAN_SCHEDULE || k == PLAN_CLIP ||
+         k == PLAN_PRECISION || k == PLAN_SEED || k == PLAN_EVAL || k == PLAN_SAMPLE || k == PLAN_AVERAGE ||
+         k == PLAN_BUDGET || k == PLAN_CAPACITY;
 }
 
 static void check_once(Items *x, const AstItem *plan) {
@@ -252,7 +257,8 @@ static void check_once(Items *x, const AstItem *plan) {
       const AstPlanItem *a = plan->plan.v[k], *b = plan->plan.v[i];
       const Source *src = &x->e->sources->v[b->word.file];
       if (a->kind == b->kind && once(a->kind)) {
-        uint32_t d = report(x->e, b->word, "'%.*s' stands twice in this plan", (int)(b->word.end - b->word.begin), src->text + b->word.begin);
+        uint32_t d = report(x->e, b->word, "'%.*s' stands twice in this plan",
+                            (int)(b->word.end - b->word.begin), src->text + b->word.begin);
         diag_note(x->e->diag, d, a->word, "first here");
         x->ok = false;
       }
@@ -280,7 +286,8 @@ static void check_layout(Items *x, const AstPlanItem *layout) {
       int64_t micro = count(x, p->value, 1, "micro"), size = 0;
       if (x->ok && batch && axis_size(x->e, batch, &size) && micro != size) {
         if (micro > size || size % micro) {
-          report(x->e, p->value->span, "micro is %lld; it must divide the batch of %lld", (long long)micro, (long long)size);
+          report(x->e, p->value->span, "micro is %lld; it must divide the batch of %lld", (long long)micro,
+                 (long long)size);
           x->ok = false;
         } else {
           not_built(x, p->word, "micro (accumulation over micro-batches)");
@@ -329,7 +336,8 @@ static bool check_inputs(Items *x, const AstItem *plan) {
         known |= !strcmp(d->input[k], names[j]);
       }
       if (!known) {
-        uint32_t id = report(x->e, plan->plan.name.span, "data fills '%s', which is no input of model '%s'", d->input[k], plan->plan.model.text);
+        uint32_t id = report(x->e, plan->plan.name.span, "data fills '%s', which is no input of model '%s'",
+                             d->input[k], plan->plan.model.text);
         diag_did_you_mean(x->e->diag, id, d->input[k], names, n);
         x->ok = false;
       }
@@ -363,7 +371,8 @@ bool elab_plan(Elab *e, const AstItem *plan, const AstPlanItem *layout, const ch
     FileScope *home;
     const AstItem *model = find_def(e->main, ITEM_MODEL, plan->plan.model.text, &home);
     double per_step = 1;
-    for (uint32_t i = 0; model && model->def.inputs[0].type && i < model->def.inputs[0].type->axes.n && i < 2; i++) {
+    for (uint32_t i = 0; model && model->def.inputs[0].type && i < model->def.inputs[0].type->axes.n && i < 2;
+         i++) {
       AxisBinding a;
       per_step *= find_axis(e, &x.s, &model->def.inputs[0].type->axes.v[i], &a) ? (double)a.size : 1;
     }
