@@ -31,6 +31,7 @@ typedef struct {
 LoopShape loop_shape(const Func *f, OpId id);
 Val build_zeros(Builder *b, const Type *t);
 Val build_as(Builder *b, Val v, const Type *t); /* broadcast or reordered to exactly t's dims */
+Val axis_first(Builder *b, Val v, Axis axis); /* reordered so that the axis is slowest */
 /* Copies a function of one module under another name, without the results `keep` refuses. */
 Func *func_copy(const Func *f, const char *name, bool (*keep)(void *ctx, const FuncRes *r), void *ctx);
 /* Inlines src at the end of the builder's block: args[i] stands for its i-th parameter; out[i] = its i-th

@@ -81,6 +81,18 @@ Val build_as(Builder *b, Val v, const Type *t) {
   return type_same_dims(ir_type(b->f, v), t) ? ir_reorder(b, v, t) : ir_broadcast(b, v, t);
 }
 
+Val axis_first(Builder *b, Val v, Axis axis) {
+  if (v == NONE)
+    return v;
+  const Type *t = ir_type(b->f, v);
+  Type want = {.dtype = t->dtype};
+  type_push(&want, axis, t->dim[type_find(t, axis)].size);
+  for (uint32_t i = 0; i < t->rank; i++)
+    if (t->dim[i].axis != axis)
+      type_push(&want, t->dim[i].axis, t->dim[i].size);
+  return ir_reorder(b, v, &want);
+}
+
 Func *func_copy(const Func *f, const char *name, bool (*keep)(void *ctx, const FuncRes *r), void *ctx) {
   Module *m = f->module;
   Func *g = ir_func_new(m, name);

@@ -116,6 +116,16 @@ static void merge_equal(Simplify *s, Block *b) {
 
 /* ---- loops ---- */
 
+/* Slices are taken along the slowest axis, so that each is one piece of memory. */
+static void slices_first(Builder *b, OpId id) {
+  Func *f = b->f;
+  LoopShape s = loop_shape(f, id);
+  for (uint32_t i = s.n_carry; i < s.n_carry + s.n_xs; i++) {
+    Val v = axis_first(b, f->op[id].arg[i], s.axis);
+    f->op[id].arg[i] = v;
+  }
+}
+
 /* A constant that comes in as an invariant is made anew inside; operands that come in twice are read once.
  * What this leaves unused goes with dead code. */
 static void simplify_inputs(Simplify *s, OpId id) {
@@ -208,11 +218,13 @@ static void simplify_block(Simplify *s, Block *b) {
     OpId id = ops[i];
     for (uint32_t k = 0; k < f->op[id].n_args; k++)
       f->op[id].arg[k] = now(s, f->op[id].arg[k]);
-    if (f->op[id].code == OP_LOOP)
+    e.loc = f->op[id].loc;
+    if (f->op[id].code == OP_LOOP) {
+      slices_first(&e, id);
       simplify_inputs(s, id);
+    }
     if (f->op[id].body)
       simplify_block(s, f->op[id].body);
-    e.loc = f->op[id].loc;
     Val r = fold_op(&e, id, s->drop_stop);
     if (r == NONE && sink_orders(s, &e, id))
       continue;

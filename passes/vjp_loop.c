@@ -165,17 +165,22 @@ static Type stacked(const Func *f, Val v, const LoopShape *s) {
   return t;
 }
 
+/* Where v is stacked already among the returns from `first` on, or n_ret. */
+static uint32_t find_stacked(const Block *body, uint32_t first, Val v) {
+  uint32_t k = first;
+  while (k < body->n_ret && body->ret[k] != v)
+    k++;
+  return k;
+}
+
 /* Adds the saved values to the body's returns, those not stacked already; l->at says where each one is. */
 static uint32_t add_returns(Func *f, struct AdLoop *l, Block *body) {
   uint32_t n = 0;
   l->at = ARENA_ARRAY(&f->module->arena, uint32_t, l->n_saved);
   for (uint32_t i = 0; i < l->n_saved; i++) {
     Val v = val_renew(f, l->saved[i]);
-    uint32_t k = l->s.n_carry;
-    while (k < body->n_ret && body->ret[k] != v)
-      k++;
-    l->at[i] = k;
-    if (k < body->n_ret)
+    l->at[i] = find_stacked(body, l->s.n_carry, v);
+    if (l->at[i] < body->n_ret)
       continue;
     ir_block_ret(f, body, v);
     n++;
@@ -211,18 +216,6 @@ static void extend_forward(Ad *outer, struct AdLoop *l) {
 }
 
 /* ---- the backward loop ---- */
-
-static Val axis_first(Builder *b, Val v, Axis axis) {
-  if (v == NONE)
-    return v;
-  const Type *t = ir_type(b->f, v);
-  Type want = {.dtype = t->dtype};
-  type_push(&want, axis, t->dim[type_find(t, axis)].size);
-  for (uint32_t i = 0; i < t->rank; i++)
-    if (t->dim[i].axis != axis)
-      type_push(&want, t->dim[i].axis, t->dim[i].size);
-  return ir_reorder(b, v, &want);
-}
 
 typedef struct {
   uint32_t operand; /* of the forward loop: whose cotangent this is */
@@ -282,8 +275,8 @@ static int slice_of(const struct AdLoop *l, Val param) {
   return -1;
 }
 
-/* Stacks the sides of the products that are not slices already. */
-static void stack_products(Ad *in) {
+/* Stacks the sides of the products that are not slices or stacked already. */
+static void stack_products(Ad *in, uint32_t n_carry) {
   struct AdLoop *l = in->loop;
   Block *bwd = in->b.b;
   for (uint32_t i = 0; i < l->n_product; i++)
@@ -291,8 +284,9 @@ static void stack_products(Ad *in) {
       Product *p = &l->product[i];
       if (slice_of(l, p->side[k]) >= 0)
         continue;
-      p->at[k] = bwd->n_ret;
-      ir_block_ret(in->b.f, bwd, p->side[k]);
+      p->at[k] = find_stacked(bwd, n_carry, p->side[k]);
+      if (p->at[k] == bwd->n_ret)
+        ir_block_ret(in->b.f, bwd, p->side[k]);
     }
 }
 
@@ -406,7 +400,7 @@ void vjp_LOOP(Ad *a, OpId id, const Val *dy) {
       ir_block_ret(f, bwd, in.cot[body->param[1 + i]]);
       ys[n_ys++] = i;
     }
-  stack_products(&in);
+  stack_products(&in, n_carry);
   a->b.loc = f->op[id].loc;
   if (a->b.err->cls != ERR_NONE)
     return;
