@@ -1,18 +1,24 @@
-/* build.c: building, cloning and cleaning functions. Types come from ir_infer; bodies give loops and regions theirs. */
+/* build.c: building, cloning and cleaning functions. Types come from ir_infer; bodies give loops and regions
+ * theirs. */
 #include "ir/ir.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static Arena *arena(Func *f) { return &f->module->arena; }
+static Arena *arena(Func *f) {
+  return &f->module->arena;
+}
 
 static Val new_value(Func *f, Type t, OpId def, uint32_t index, const char *name) {
-  VEC_PUSH(arena(f), f->val, f->n_vals, f->cap_vals,
-           (Value){.type = t, .def = def, .index = index, .name = name ? arena_strdup(arena(f), name) : NULL});
+  VEC_PUSH(
+      arena(f), f->val, f->n_vals, f->cap_vals,
+      (Value){.type = t, .def = def, .index = index, .name = name ? arena_strdup(arena(f), name) : NULL});
   return f->n_vals - 1;
 }
 
-Block *ir_block_new(Func *f) { return ARENA_NEW(arena(f), Block); }
+Block *ir_block_new(Func *f) {
+  return ARENA_NEW(arena(f), Block);
+}
 
 Val ir_param(Func *f, Block *b, Type t, const char *name) {
   Val v = new_value(f, t, NONE, b->n_params, name);
@@ -33,7 +39,9 @@ Val ir_func_arg(Func *f, ArgKind kind, uint32_t index, Type t, const char *name)
   return ir_param(f, f->body, t, name);
 }
 
-void ir_block_ret(Func *f, Block *b, Val v) { VEC_PUSH(arena(f), b->ret, b->n_ret, b->cap_ret, v); }
+void ir_block_ret(Func *f, Block *b, Val v) {
+  VEC_PUSH(arena(f), b->ret, b->n_ret, b->cap_ret, v);
+}
 
 void ir_func_ret(Func *f, FuncRes res, Val v) {
   uint32_t n = f->body->n_ret;
@@ -49,10 +57,13 @@ void ir_func_ret(Func *f, FuncRes res, Val v) {
   ir_block_ret(f, f->body, v);
 }
 
-const Type *ir_type(const Func *f, Val v) { return &f->val[v].type; }
+const Type *ir_type(const Func *f, Val v) {
+  return &f->val[v].type;
+}
 
 /* Result types of ops whose body decides: loops and regions. */
-static bool body_types(const Func *f, OpCode code, const Attr *a, const Block *body, Type *out, uint32_t *n, Error *err) {
+static bool body_types(const Func *f, OpCode code, const Attr *a, const Block *body, Type *out, uint32_t *n,
+                       Error *err) {
   if (code == OP_REGION) {
     for (uint32_t i = 0; i < body->n_ret; i++) {
       out[i] = f->val[body->ret[i]].type;
@@ -73,8 +84,10 @@ static bool body_types(const Func *f, OpCode code, const Attr *a, const Block *b
       }
       int64_t bytes;
       if (!ok || !type_bytes(&stacked, &bytes)) {
-        return error_set(err, ERR_INPUT, "loop over '%s': a stacked value has the axis already, too many axes, or too many bytes",
-                         ir_axis_name(f->module, a->axis[0]));
+        return error_set(
+            err, ERR_INPUT,
+            "loop over '%s': a stacked value has the axis already, too many axes, or too many bytes",
+            ir_axis_name(f->module, a->axis[0]));
       }
       t = stacked;
     }
@@ -98,8 +111,8 @@ static Attr copy_attr(Arena *mem, const Attr *a) {
   return c;
 }
 
-static Val append(Func *f, Block *b, OpCode code, Loc loc, const Val *args, uint32_t n, const Attr *attr, Block *body,
-                  const Type *types, uint32_t n_results) {
+static Val append(Func *f, Block *b, OpCode code, Loc loc, const Val *args, uint32_t n, const Attr *attr,
+                  Block *body, const Type *types, uint32_t n_results) {
   Arena *mem = arena(f);
   Op op = {.code = code, .loc = loc, .n_args = n, .n_results = n_results, .result = f->n_vals, .body = body};
   op.arg = ARENA_ARRAY(mem, Val, n);
@@ -150,17 +163,25 @@ Val ir_op(Builder *b, OpCode code, const Val *args, uint32_t n, const Attr *attr
 
 /* ---- conveniences ---- */
 
-Val ir_const(Builder *b, DType d, double v) { return ir_op(b, OP_CONST, NULL, 0, &(Attr){.f = v, .dtype = d}, NULL); }
+Val ir_const(Builder *b, DType d, double v) {
+  return ir_op(b, OP_CONST, NULL, 0, &(Attr){.f = v, .dtype = d}, NULL);
+}
 
 Val ir_iota(Builder *b, Axis a, int64_t size) {
   return ir_op(b, OP_IOTA, NULL, 0, &(Attr){.axis = &a, .n_axis = 1, .num = &size, .n_num = 1}, NULL);
 }
 
-Val ir_unary(Builder *b, OpCode c, Val x) { return ir_op(b, c, &x, 1, NULL, NULL); }
+Val ir_unary(Builder *b, OpCode c, Val x) {
+  return ir_op(b, c, &x, 1, NULL, NULL);
+}
 
-Val ir_binary(Builder *b, OpCode c, Val x, Val y) { return ir_op(b, c, (Val[]){x, y}, 2, NULL, NULL); }
+Val ir_binary(Builder *b, OpCode c, Val x, Val y) {
+  return ir_op(b, c, (Val[]){x, y}, 2, NULL, NULL);
+}
 
-Val ir_select(Builder *b, Val c, Val x, Val y) { return ir_op(b, OP_SELECT, (Val[]){c, x, y}, 3, NULL, NULL); }
+Val ir_select(Builder *b, Val c, Val x, Val y) {
+  return ir_op(b, OP_SELECT, (Val[]){c, x, y}, 3, NULL, NULL);
+}
 
 Val ir_cast(Builder *b, Val x, DType d) {
   if (x == NONE || ir_type(b->f, x)->dtype == d) {
@@ -189,7 +210,8 @@ Val ir_broadcast(Builder *b, Val x, const Type *dims) {
   Axis axis[IR_MAX_RANK];
   int64_t size[IR_MAX_RANK];
   type_axes(dims, axis, size);
-  return ir_op(b, OP_BROADCAST, &x, 1, &(Attr){.axis = axis, .n_axis = dims->rank, .num = size, .n_num = dims->rank}, NULL);
+  return ir_op(b, OP_BROADCAST, &x, 1,
+               &(Attr){.axis = axis, .n_axis = dims->rank, .num = size, .n_num = dims->rank}, NULL);
 }
 
 Val ir_reorder(Builder *b, Val x, const Type *dims) {
@@ -262,7 +284,9 @@ OpId ir_clone_op(Builder *b, const Func *src, OpId id, Val *map) {
   return clone_op(b->f, b->b, src, id, map, src->op[id].loc);
 }
 
-void ir_clone_ops(Builder *b, const Func *src, const Block *from, Val *map) { clone_into(b->f, b->b, src, from, map); }
+void ir_clone_ops(Builder *b, const Func *src, const Block *from, Val *map) {
+  clone_into(b->f, b->b, src, from, map);
+}
 
 static void clone_into(Func *dst, Block *to, const Func *src, const Block *from, Val *map) {
   uint32_t n = from->n_ops;
@@ -271,7 +295,8 @@ static void clone_into(Func *dst, Block *to, const Func *src, const Block *from,
   }
 }
 
-/* Values of one block and its nested blocks are numbered densely enough that a map over the whole function is the simplest. */
+/* Values of one block and its nested blocks are numbered densely enough that a map over the whole function is
+ * the simplest. */
 Block *ir_clone_block(Func *dst, const Func *src, const Block *from) {
   Val *map = malloc((src->n_vals ? src->n_vals : 1) * sizeof *map);
   if (!map) {
@@ -365,7 +390,8 @@ double ir_op_flops(const Func *f, OpId id) {
   case OP_CONTRACT: return contraction_flops(f, op, 1);
   case OP_LINEAR_XENT: return contraction_flops(f, op, 1);
   case OP_LINEAR_XENT_GRAD: return contraction_flops(f, op, 3);
-  /* Scores, then values: two products forward; scores again, dp, dq, dk, dv backward. The body's work is left out. */
+  /* Scores, then values: two products forward; scores again, dp, dq, dk, dv backward. The body's work is left
+   * out. */
   case OP_ATTENTION: return contraction_flops(f, op, 2);
   case OP_ATTENTION_GRAD: return contraction_flops(f, op, 5);
   case OP_SOFTMAX: return out * 12;

@@ -1,5 +1,5 @@
-/* interp.c: the f64 interpreter: blocks, loops, pointwise ops. The oracle of every pass and kernel, so it is written
- * from the definitions in ops.def and shares nothing with the emitters. */
+/* interp.c: the f64 interpreter: blocks, loops, pointwise ops. The oracle of every pass and kernel, so it is
+ * written from the definitions in ops.def and shares nothing with the emitters. */
 #include "ir/interp.h"
 
 #include <math.h>
@@ -257,7 +257,8 @@ static bool interp_op(Interp *x, const Op *op) {
   case CLASS_MOVE: return interp_move(x, op);
   case CLASS_REDUCE: return interp_reduce(x, op);
   case CLASS_CONTRACT:
-    return interp_contract(x, &x->val[op->arg[0]], &x->val[op->arg[1]], op->attr.axis, op->attr.n_axis, &x->val[op->result]);
+    return interp_contract(x, &x->val[op->arg[0]], &x->val[op->arg[1]], op->attr.axis, op->attr.n_axis,
+                           &x->val[op->result]);
   case CLASS_INDEX: return interp_index(x, op);
   case CLASS_RANDOM: return interp_random(x, op);
   case CLASS_COMPOSITE: return interp_composite(x, op);

@@ -1,9 +1,9 @@
 /* interp_composite.c: composites by their definition in ops.def.
  *
  * attention:      raw = q k,  s = body(raw),  p = softmax(s; key),  o = p v,  lse = log sum exp s
- * attention_grad: p = exp(s - lse),  dp = do v,  ds = p (dp - sum[key] p dp),  draw = ds * ds/draw of the body,
- *                 dq = draw k,  dk = draw q,  dv = p do
- * The body is pointwise, so its derivative by raw is carried along as a second number beside every value (dual numbers). */
+ * attention_grad: p = exp(s - lse),  dp = do v,  ds = p (dp - sum[key] p dp),  draw = ds * ds/draw of the
+ * body, dq = draw k,  dk = draw q,  dv = p do The body is pointwise, so its derivative by raw is carried
+ * along as a second number beside every value (dual numbers). */
 #include "ir/interp.h"
 
 #include <math.h>
@@ -12,7 +12,8 @@
 
 /* ---- softmax ---- */
 
-/* p = softmax(s), lse = log sum exp s (may be NULL), both over `axis`; a row that is -inf everywhere gives zeros and -inf. */
+/* p = softmax(s), lse = log sum exp s (may be NULL), both over `axis`; a row that is -inf everywhere gives
+ * zeros and -inf. */
 static void softmax(Interp *x, const Tensor *s, const Axis *axis, uint32_t n, Tensor *p, Tensor *lse) {
   Type rows = type_without(&s->type, axis, n), part = type_scalar(s->type.dtype);
   for (int i = 0; i < s->type.rank; i++) {
@@ -84,7 +85,9 @@ static void partials(OpCode c, double a, double b, double y, double *da, double 
   }
 }
 
-static double tangent_at(const Tensor *t, int64_t i) { return t->data ? t->data[i] : 0; }
+static double tangent_at(const Tensor *t, int64_t i) {
+  return t->data ? t->data[i] : 0;
+}
 
 /* The tangent of one pointwise op of the body; d[v].data NULL means zero. */
 static void push_tangent(Interp *x, const Op *op, Tensor *d) {
@@ -113,14 +116,16 @@ static void push_tangent(Interp *x, const Op *op, Tensor *d) {
     }
     double da, db, b = op->n_args > 1 ? x->val[op->arg[1]].data[w.offset[1]] : 0;
     partials(op->code, a->data[w.offset[0]], b, y->data[i], &da, &db);
-    double ta = tangent_at(&d[op->arg[0]], w.offset[0]), tb = op->n_args > 1 ? tangent_at(&d[op->arg[1]], w.offset[1]) : 0;
+    double ta = tangent_at(&d[op->arg[0]], w.offset[0]),
+           tb = op->n_args > 1 ? tangent_at(&d[op->arg[1]], w.offset[1]) : 0;
     out.data[i++] = (ta == 0 ? 0 : da * ta) + (tb == 0 ? 0 : db * tb);
   } while (walk_next(&w));
   d[op->result] = out;
 }
 
 /* s = body(raw, extras); slope (may be NULL) = ds / draw. */
-static bool score(Interp *x, const Op *op, const Tensor *raw, uint32_t first_extra, Tensor *s, Tensor *slope) {
+static bool score(Interp *x, const Op *op, const Tensor *raw, uint32_t first_extra, Tensor *s,
+                  Tensor *slope) {
   const Block *b = op->body;
   Tensor *param = ARENA_ARRAY(x->arena, Tensor, b->n_params);
   param[0] = *raw;
@@ -179,7 +184,8 @@ static bool attention(Interp *x, const Op *op) {
   const Axis *axis = op->attr.axis;
   uint32_t n = op->attr.n_axis;
   Tensor raw, s, p;
-  if (!interp_contract(x, &x->val[op->arg[0]], &x->val[op->arg[1]], axis, n - 1, &raw) || !score(x, op, &raw, 3, &s, NULL)) {
+  if (!interp_contract(x, &x->val[op->arg[0]], &x->val[op->arg[1]], axis, n - 1, &raw) ||
+      !score(x, op, &raw, 3, &s, NULL)) {
     return false;
   }
   Tensor lse, o;
@@ -268,7 +274,8 @@ static bool attention_grad(Interp *x, const Op *op) {
       draw.data[at] = p.data[at] == 0 ? 0 : p.data[at] * (dp.data[at] - sum) * slope.data[at];
     } while (walk_next(&in));
   } while (walk_next(&outer));
-  return product_like(x, &draw, k, &q->type, &x->val[op->result]) && product_like(x, &draw, q, &k->type, &x->val[op->result + 1]) &&
+  return product_like(x, &draw, k, &q->type, &x->val[op->result]) &&
+         product_like(x, &draw, q, &k->type, &x->val[op->result + 1]) &&
          product_like(x, &p, go, &v->type, &x->val[op->result + 2]);
 }
 
@@ -303,7 +310,8 @@ static bool xent(Interp *x, const Op *op, bool grad) {
     }
   } while (walk_next(&w));
   x->val[op->result] = nll;
-  return !grad || (product_like(x, &p, b, &a->type, &x->val[op->result + 1]) && product_like(x, &p, a, &b->type, &x->val[op->result + 2]));
+  return !grad || (product_like(x, &p, b, &a->type, &x->val[op->result + 1]) &&
+                   product_like(x, &p, a, &b->type, &x->val[op->result + 2]));
 }
 
 bool interp_composite(Interp *x, const Op *op) {

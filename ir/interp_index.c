@@ -15,7 +15,8 @@ bool interp_contract(Interp *x, const Tensor *a, const Tensor *b, const Axis *ax
     return false;
   }
   *out = tensor_new(x, type);
-  /* Loops: the result's outer dims, the summed dims, then the result's last dim, so that the inner loop is a plain axpy. */
+  /* Loops: the result's outer dims, the summed dims, then the result's last dim, so that the inner loop is a
+   * plain axpy. */
   Type outer = type, part = type_scalar(type.dtype);
   Dim last = {NONE, 1};
   if (outer.rank) {
@@ -52,8 +53,8 @@ bool interp_contract(Interp *x, const Tensor *a, const Tensor *b, const Axis *ax
 
 enum { INDEX_MAX = 8 };
 
-/* Where the indexed axes point at the current place of the walk: the offset into a tensor of type t, or -1 when outside.
- * Operand 1 + k of the walk is index k. */
+/* Where the indexed axes point at the current place of the walk: the offset into a tensor of type t, or -1
+ * when outside. Operand 1 + k of the walk is index k. */
 static int64_t indexed_offset(Interp *x, const Op *op, const Walk *w, const Type *t, const int64_t *stride) {
   int64_t offset = 0;
   for (uint32_t k = 0; k + 1 < op->n_args; k++) {
@@ -137,7 +138,8 @@ bool interp_index(Interp *x, const Op *op) {
 
 bool interp_random(Interp *x, const Op *op) {
   Tensor out = tensor_new(x, x->f->val[op->result].type);
-  uint64_t seed = (uint64_t)(int64_t)x->val[op->arg[0]].data[0], attempt = (uint64_t)(int64_t)x->val[op->arg[1]].data[0];
+  uint64_t seed = (uint64_t)(int64_t)x->val[op->arg[0]].data[0],
+           attempt = (uint64_t)(int64_t)x->val[op->arg[1]].data[0];
   int64_t index[IR_MAX_RANK];
   uint32_t n = op->n_args - 2;
   if (n > IR_MAX_RANK) {

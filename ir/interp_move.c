@@ -108,9 +108,7 @@ bool interp_move(Interp *x, const Op *op) {
   const Attr *a = &op->attr;
   Type view = t->type;
   switch (op->code) {
-  case OP_RENAME:
-    memcpy(out.data, t->data, (size_t)type_count(&t->type) * sizeof(double));
-    break;
+  case OP_RENAME: memcpy(out.data, t->data, (size_t)type_count(&t->type) * sizeof(double)); break;
   case OP_BROADCAST:
   case OP_REORDER: copy_renamed(t, &out, view, 0); break;
   case OP_SLICE: copy_renamed(t, &out, view, a->num[0] * stride_of(&t->type, a->axis[0])); break;

@@ -1,10 +1,11 @@
 /* ir.h: the tensor IR: SSA over a closed op table, tensors with named axes.
  *
- * A Module owns axes, files (for locations), tables of parameters and states, and functions; all memory is the module's arena.
- * A Func owns flat arrays of values and ops; blocks (the function's body, bodies of loops, composites and regions) hold op
- * indices in order. A body sees only its own params: nothing is captured, values of outer blocks come in as operands.
- * Types: dtype + ordered dims (axis, size); the order is the storage order, row-major; a pair of equal axes with different sizes
- * may not meet. Sizes are static. */
+ * A Module owns axes, files (for locations), tables of parameters and states, and functions; all memory is
+ * the module's arena. A Func owns flat arrays of values and ops; blocks (the function's body, bodies of
+ * loops, composites and regions) hold op indices in order. A body sees only its own params: nothing is
+ * captured, values of outer blocks come in as operands. Types: dtype + ordered dims (axis, size); the order
+ * is the storage order, row-major; a pair of equal axes with different sizes may not meet. Sizes are static.
+ */
 #ifndef DLC_IR_H
 #define DLC_IR_H
 
@@ -41,8 +42,19 @@ typedef enum {
 } OpCode;
 
 typedef enum {
-  CLASS_SOURCE, CLASS_UNARY, CLASS_BINARY, CLASS_COMPARE, CLASS_LOGIC, CLASS_SELECT, CLASS_MOVE, CLASS_REDUCE,
-  CLASS_CONTRACT, CLASS_INDEX, CLASS_RANDOM, CLASS_COMPOSITE, CLASS_STRUCT
+  CLASS_SOURCE,
+  CLASS_UNARY,
+  CLASS_BINARY,
+  CLASS_COMPARE,
+  CLASS_LOGIC,
+  CLASS_SELECT,
+  CLASS_MOVE,
+  CLASS_REDUCE,
+  CLASS_CONTRACT,
+  CLASS_INDEX,
+  CLASS_RANDOM,
+  CLASS_COMPOSITE,
+  CLASS_STRUCT
 } OpClass;
 
 enum { F_COMM = 1, F_CHEAP = 2, F_VIEW = 4, F_FLOAT = 8, F_NODIFF = 16, F_BODY = 32 };
@@ -99,7 +111,8 @@ typedef enum {
   ARG_STATE,  /* index into Module.state: `state` of modules */
   ARG_INPUT,  /* index into Module.input */
   ARG_SCALAR, /* index = ScalarKind of program.h (step, attempt, seed) */
-  ARG_GRAD,   /* update functions: the gradient of parameter `index` (already clipped), same type as the parameter */
+  ARG_GRAD,   /* update functions: the gradient of parameter `index` (already clipped), same type as the
+                 parameter */
   ARG_FACTOR  /* update functions: f64 scalar, the schedule's factor of optimizer group `index` */
 } ArgKind;
 
@@ -127,13 +140,14 @@ typedef struct {
   uint32_t index;
   const char *name;
   double coef; /* RES_LOSS_NUM: the factor of its term */
-} FuncRes; /* describes body->ret[i] */
+} FuncRes;     /* describes body->ret[i] */
 
 typedef struct Module Module;
 
 typedef struct {
   Module *module;
-  const char *name; /* "train", "eval", "update.K" (K = parameter index), "schedule.G" (G = optimizer group), later "grad", "step", ... */
+  const char *name; /* "train", "eval", "update.K" (K = parameter index), "schedule.G" (G = optimizer group),
+                       later "grad", "step", ... */
   FuncArg *arg;     /* body->n_params of them */
   FuncRes *res;     /* body->n_ret of them */
   Block *body;
@@ -147,23 +161,24 @@ typedef struct {
 typedef enum { IR_INIT_NORMAL, IR_INIT_UNIFORM, IR_INIT_FILL } InitKind;
 
 typedef struct {
-  const char *name;  /* path with a star per enclosing repeat: "h.*.attn.wq"; no repeats: "wte" */
-  Type type;         /* repeat axes first (outermost first), then the declared axes in order; float, as the plan's precision */
+  const char *name; /* path with a star per enclosing repeat: "h.*.attn.wq"; no repeats: "wte" */
+  Type type; /* repeat axes first (outermost first), then the declared axes in order; float, as the plan's
+                precision */
   uint32_t n_repeat; /* leading dims that are repeat axes */
   InitKind init;
-  double a, b;       /* normal: mean, sd; uniform: lo, hi; fill: value */
+  double a, b; /* normal: mean, sd; uniform: lo, hi; fill: value */
   bool frozen;
-  bool matrix;       /* used in a contraction or a gather */
-  uint32_t group;    /* optimizer line it belongs to; NONE when frozen */
+  bool matrix;    /* used in a contraction or a gather */
+  uint32_t group; /* optimizer line it belongs to; NONE when frozen */
   Loc loc;
 } IrParam;
 
 typedef struct {
   const char *name; /* optimizer state "m", "v" of `param`, or a module state's path */
   Type type;
-  uint32_t param;   /* optimizer state: its parameter; starts from it when from_param */
+  uint32_t param; /* optimizer state: its parameter; starts from it when from_param */
   bool from_param;
-  double fill;      /* start value otherwise */
+  double fill; /* start value otherwise */
   uint32_t n_repeat;
 } IrState;
 
@@ -195,21 +210,24 @@ Func *ir_func(Module *m, const char *name); /* NULL if absent */
 
 /* ---- types ---- */
 
-bool type_equal(const Type *a, const Type *b);        /* same dtype, dims and order */
-bool type_same_dims(const Type *a, const Type *b);    /* as sets, dtype ignored */
-int type_find(const Type *t, Axis a);                 /* position of the axis or -1 */
+bool type_equal(const Type *a, const Type *b);     /* same dtype, dims and order */
+bool type_same_dims(const Type *a, const Type *b); /* as sets, dtype ignored */
+int type_find(const Type *t, Axis a);              /* position of the axis or -1 */
 bool type_has(const Type *t, Axis a);
-int64_t type_count(const Type *t);                    /* elements; types in a Func never overflow (ir_infer checks bytes too) */
-bool type_bytes(const Type *t, int64_t *out);         /* false on overflow */
+int64_t type_count(const Type *t); /* elements; types in a Func never overflow (ir_infer checks bytes too) */
+bool type_bytes(const Type *t, int64_t *out); /* false on overflow */
 Type type_scalar(DType d);
 Type type_without(const Type *t, const Axis *axis, uint32_t n);
-bool type_push(Type *t, Axis a, int64_t size);        /* appends; false if full or present */
-/* Joins b's dims into a by the pointwise rule; false (with *clash = the axis) when sizes differ or the rank overflows. */
+bool type_push(Type *t, Axis a, int64_t size); /* appends; false if full or present */
+/* Joins b's dims into a by the pointwise rule; false (with *clash = the axis) when sizes differ or the rank
+ * overflows. */
 bool type_join(const Type *a, const Type *b, Type *out, Axis *clash);
 void type_print(const Module *m, const Type *t, Str *out); /* f32[batch=4, time=64] */
 
-/* Result types of an op; the one place type rules live. results has room for op n_results (loops, regions: taken from the body). */
-bool ir_infer(const Module *m, OpCode code, const Type *arg, uint32_t n_args, const Attr *attr, Type *results, Error *err);
+/* Result types of an op; the one place type rules live. results has room for op n_results (loops, regions:
+ * taken from the body). */
+bool ir_infer(const Module *m, OpCode code, const Type *arg, uint32_t n_args, const Attr *attr, Type *results,
+              Error *err);
 
 /* ---- building ---- */
 
@@ -225,7 +243,8 @@ Val ir_func_arg(Func *f, ArgKind kind, uint32_t index, Type t, const char *name)
 void ir_func_ret(Func *f, FuncRes res, Val v);
 void ir_block_ret(Func *f, Block *b, Val v);
 Block *ir_block_new(Func *f);
-/* The general builder: copies args and attr into the arena; returns the first result. Body ops: body is taken over. */
+/* The general builder: copies args and attr into the arena; returns the first result. Body ops: body is taken
+ * over. */
 Val ir_op(Builder *b, OpCode code, const Val *args, uint32_t n, const Attr *attr, Block *body);
 const Type *ir_type(const Func *f, Val v);
 
@@ -234,30 +253,33 @@ Val ir_iota(Builder *b, Axis a, int64_t size);
 Val ir_unary(Builder *b, OpCode c, Val x);
 Val ir_binary(Builder *b, OpCode c, Val x, Val y);
 Val ir_select(Builder *b, Val c, Val x, Val y);
-Val ir_cast(Builder *b, Val x, DType d); /* x itself when it already has the dtype */
+Val ir_cast(Builder *b, Val x, DType d);               /* x itself when it already has the dtype */
 Val ir_broadcast(Builder *b, Val x, const Type *dims); /* x itself when equal */
 Val ir_reorder(Builder *b, Val x, const Type *dims);   /* x itself when already so */
 Val ir_rename(Builder *b, Val x, const Axis *from, const Axis *to, uint32_t n);
-Val ir_reduce(Builder *b, OpCode c, Val x, const Axis *axis, uint32_t n); /* x itself when n == 0 (sum, max, min, prod) */
+Val ir_reduce(Builder *b, OpCode c, Val x, const Axis *axis,
+              uint32_t n); /* x itself when n == 0 (sum, max, min, prod) */
 Val ir_contract(Builder *b, Val x, Val y, const Axis *axis, uint32_t n);
 Val ir_gather(Builder *b, Val x, const Axis *axis, const Val *index, uint32_t n);
 
 /* Copies blocks between functions of one module: map[old] = new (NONE: not yet), n = src->n_vals entries. */
-void ir_clone_ops(Builder *b, const Func *src, const Block *from, Val *map); /* ops of the block; rets are left to the caller */
-OpId ir_clone_op(Builder *b, const Func *src, OpId id, Val *map);            /* with its body */
-Block *ir_clone_block(Func *dst, const Func *src, const Block *from);        /* a whole closed block */
+void ir_clone_ops(Builder *b, const Func *src, const Block *from,
+                  Val *map); /* ops of the block; rets are left to the caller */
+OpId ir_clone_op(Builder *b, const Func *src, OpId id, Val *map);     /* with its body */
+Block *ir_clone_block(Func *dst, const Func *src, const Block *from); /* a whole closed block */
 /* Drops ops whose results nobody uses (bodies too); keeps block params. */
 void ir_dce(Func *f);
 
-double ir_op_flops(const Func *f, OpId id); /* contractions 2*M*N*K, composites by formula, loops times count */
+double ir_op_flops(const Func *f,
+                   OpId id); /* contractions 2*M*N*K, composites by formula, loops times count */
 
 /* ---- text ---- */
 
 /* Canonical text of a module or one function; ir_read of it prints byte-identical. */
 void ir_print(const Module *m, Str *out);
 void ir_print_func(const Func *f, Str *out);
-/* Canonical text of one op with body, values renumbered from 0, without names and locations, axes renamed to a0, a1, ... in
- * order of first use: equal text = same kernel. */
+/* Canonical text of one op with body, values renumbered from 0, without names and locations, axes renamed to
+ * a0, a1, ... in order of first use: equal text = same kernel. */
 void ir_print_region(const Func *f, OpId id, Str *out);
 Module *ir_read(const char *text, size_t n, const char *path, Error *err);
 
@@ -267,13 +289,14 @@ Module *ir_read(const char *text, size_t n, const char *path, Error *err);
 bool ir_verify(const Module *m, Error *err);
 bool ir_verify_func(const Func *f, Error *err);
 
-/* A tensor of the interpreter: values in f64 whatever the dtype (ints exact), row-major in the order of `type`. */
+/* A tensor of the interpreter: values in f64 whatever the dtype (ints exact), row-major in the order of
+ * `type`. */
 typedef struct {
   Type type;
   double *data;
 } Tensor;
-/* Runs f in f64: in[i] for body->param[i]; out[i] for body->ret[i] (data from the arena). round_to_dtype: results of every op are rounded to
- * their dtype (f32), as a device would; false: pure f64. */
+/* Runs f in f64: in[i] for body->param[i]; out[i] for body->ret[i] (data from the arena). round_to_dtype:
+ * results of every op are rounded to their dtype (f32), as a device would; false: pure f64. */
 bool ir_interp(const Func *f, const Tensor *in, Tensor *out, Arena *arena, bool round_to_dtype, Error *err);
 
 #endif

@@ -5,7 +5,8 @@
 #include <string.h>
 
 const OpInfo ir_op_info[OP_COUNT] = {
-#define OP(name, text, cls, n_args, n_results, flags, flops) {text, CLASS_##cls, n_args, n_results, flags, flops},
+#define OP(name, text, cls, n_args, n_results, flags, flops)                                                 \
+  {text, CLASS_##cls, n_args, n_results, flags, flops},
 #include "ops.def"
 #undef OP
 };
@@ -41,7 +42,9 @@ Axis ir_axis(Module *m, const char *name) {
   return m->n_axes - 1;
 }
 
-const char *ir_axis_name(const Module *m, Axis a) { return a < m->n_axes ? m->axis[a] : "?"; }
+const char *ir_axis_name(const Module *m, Axis a) {
+  return a < m->n_axes ? m->axis[a] : "?";
+}
 
 Func *ir_func_new(Module *m, const char *name) {
   Func *f = ARENA_NEW(&m->arena, Func);

@@ -172,7 +172,8 @@ static void *filled(size_t n, size_t size) {
   return v;
 }
 
-static const char *const res_name[] = {"loss", "num", "den", "metric_num", "metric_den", "output", "param", "opt", "state", "grad", "scalar"};
+static const char *const res_name[] = {"loss",  "num", "den",   "metric_num", "metric_den", "output",
+                                       "param", "opt", "state", "grad",       "scalar"};
 
 void ir_print_func(const Func *f, Str *out) {
   Printer p = {.f = f, .out = out, .number = filled(f->n_vals, sizeof(uint32_t))};
@@ -240,8 +241,8 @@ void ir_print(const Module *m, Str *out) {
     str_put_double(out, p->a);
     str_putc(out, ' ');
     str_put_double(out, p->b);
-    str_printf(out, "%s%s group %u @%u:%u:%u\n", p->frozen ? " frozen" : "", p->matrix ? " matrix" : "", p->group, p->loc.file,
-               p->loc.line, p->loc.col);
+    str_printf(out, "%s%s group %u @%u:%u:%u\n", p->frozen ? " frozen" : "", p->matrix ? " matrix" : "",
+               p->group, p->loc.file, p->loc.line, p->loc.col);
   }
   for (uint32_t i = 0; i < m->n_opt; i++) {
     put_state(m, "opt", &m->opt[i], out);

@@ -24,7 +24,9 @@ int type_find(const Type *t, Axis a) {
   return -1;
 }
 
-bool type_has(const Type *t, Axis a) { return type_find(t, a) >= 0; }
+bool type_has(const Type *t, Axis a) {
+  return type_find(t, a) >= 0;
+}
 
 bool type_same_dims(const Type *a, const Type *b) {
   if (a->rank != b->rank) {
@@ -58,7 +60,9 @@ bool type_bytes(const Type *t, int64_t *out) {
   return true;
 }
 
-Type type_scalar(DType d) { return (Type){.dtype = d}; }
+Type type_scalar(DType d) {
+  return (Type){.dtype = d};
+}
 
 Type type_without(const Type *t, const Axis *axis, uint32_t n) {
   Type out = {.dtype = t->dtype};
