@@ -1,5 +1,6 @@
-/* passes.h: IR -> IR, then IR -> step program. One pass a file; pipeline.c is the flat list. Every pass leaves a module that
- * ir_verify accepts; passes report errors (ERR_INPUT) with the location of the op they concern. */
+/* passes.h: IR -> IR, then IR -> step program. One pass a file; pipeline.c is the flat list. Every pass
+ * leaves a module that ir_verify accepts; passes report errors (ERR_INPUT) with the location of the op they
+ * concern. */
 #ifndef DLC_PASSES_H
 #define DLC_PASSES_H
 
@@ -14,28 +15,34 @@ typedef struct {
 } PassHooks;
 
 /* ---- single passes (rewrite f in place) ---- */
-bool pass_simplify(Func *f, Error *err);    /* constant folding, algebra that keeps bits, CSE inside a block, dead code */
+bool pass_simplify(Func *f,
+                   Error *err); /* constant folding, algebra that keeps bits, CSE inside a block, dead code */
 bool pass_outline(Func *f, Error *err);     /* sum of products -> contract; softmax, attention, linear_xent */
 bool pass_expand_grad(Func *f, Error *err); /* the op `grad` of user programs, innermost first */
-bool pass_fuse(Func *f, Error *err);        /* every op that computes goes into a region (one kernel); views, loops stay outside */
+bool pass_fuse(
+    Func *f,
+    Error *err); /* every op that computes goes into a region (one kernel); views, loops stay outside */
 
-/* Joint forward + backward: a new function `name` with the results of f plus RES_GRAD of every parameter that is not frozen
- * (zeros when the loss does not reach it). */
+/* Joint forward + backward: a new function `name` with the results of f plus RES_GRAD of every parameter that
+ * is not frozen (zeros when the loss does not reach it). */
 Func *pass_autodiff(Func *f, const char *name, Error *err);
-/* The training step: gradients of `grad` -> global norm, clipping, schedule.G and update.K inlined; adds RES_PARAM, RES_OPT,
- * RES_SCALAR grad_norm (before clipping) and lr. clip = 0: none. The RES_GRAD results are dropped. */
+/* The training step: gradients of `grad` -> global norm, clipping, schedule.G and update.K inlined; adds
+ * RES_PARAM, RES_OPT, RES_SCALAR grad_norm (before clipping) and lr. clip = 0: none. The RES_GRAD results are
+ * dropped. */
 Func *pass_optimizer(Func *grad, const char *name, double clip, Error *err);
 /* A copy of f that keeps only the results `keep` accepts, dead code removed. */
 Func *pass_select(Func *f, const char *name, bool (*keep)(void *ctx, const FuncRes *r), void *ctx);
 
-/* For kernels of attention_grad: a copy of an attention's body with one more parameter, the cotangent of the score, and one more return, the
- * cotangent of raw (its first parameter). Pointwise throughout. */
+/* For kernels of attention_grad: a copy of an attention's body with one more parameter, the cotangent of the
+ * score, and one more return, the cotangent of raw (its first parameter). Pointwise throughout. */
 Block *body_gradient(Func *f, const Block *body, Error *err);
 
 /* ---- pipelines ---- */
-/* Builds and fuses a function ready for program_lower from Model.module's "train" or "eval". NULL on error. */
+/* Builds and fuses a function ready for program_lower from Model.module's "train" or "eval". NULL on error.
+ */
 typedef enum {
-  PIPE_TRAIN, /* "train" -> the step: loss terms, metrics, state, parameters, optimizer state, grad_norm, lr */
+  PIPE_TRAIN, /* "train" -> the step: loss terms, metrics, state, parameters, optimizer state, grad_norm, lr
+               */
   PIPE_GRAD,  /* "train" -> loss, gradients, grad_norm */
   PIPE_EVAL,  /* "eval" -> loss terms and metrics */
   PIPE_APPLY  /* "eval" -> the outputs named */
@@ -47,17 +54,28 @@ Func *pipeline_unfused(Module *m, PipeKind kind, double clip, const char *const 
                        const PassHooks *hooks, Error *err);
 
 /* ---- the step program ---- */
-/* program_lower: unrolls loops into launches, gives every value a buffer with a live range, one Kernel per distinct region
- * (by ir_print_region). The driver then lets codegen fill phases and scratch of kernel[i] from region[i], and calls program_plan. */
+/* program_lower: unrolls loops into launches, gives every value a buffer with a live range, one Kernel per
+ * distinct region (by ir_print_region). The driver then lets codegen fill phases and scratch of kernel[i]
+ * from region[i], and calls program_plan. */
 typedef struct {
   Program program; /* kernels without phases, buffers without offsets (persistent ones have theirs) */
   OpId *region;    /* region[i] of program.kernel[i], in func */
   const Func *func;
 } Draft;
 bool program_lower(const Func *fused, const char *name, Arena *arena, Draft *out, Error *err);
-bool program_plan(Draft *d, Arena *arena, Error *err); /* scratch buffers, offsets, arena_bytes, lower bound */
-bool program_check(const Program *p, Error *err);      /* no two live buffers overlap, operands inside their buffers */
+bool program_plan(Draft *d, Arena *arena,
+                  Error *err); /* scratch buffers, offsets, arena_bytes, lower bound */
+bool program_check(const Program *p,
+                   Error *err); /* no two live buffers overlap, operands inside their buffers */
 void program_print(const Program *p, Str *out);        /* program.txt */
 void program_print_memory(const Program *p, Str *out); /* memory.txt */
+
+/* A device that interprets, for tests: runs a planned program's regions in the interpreter on `arena`
+ * (arena_bytes, 64-byte aligned): the oracle of real devices. Buffers are overwritten with ones (NaN) after
+ * their last use. Persistent buffers, inputs and scalars are filled before by program_store, results read by
+ * program_load: n elements as f64. */
+bool program_run_reference(const Draft *d, void *arena, bool round_to_dtype, Error *err);
+void program_load(const Program *p, uint32_t buffer, const void *arena, double *out, int64_t n);
+void program_store(const Program *p, uint32_t buffer, void *arena, const double *in, int64_t n);
 
 #endif
