@@ -214,11 +214,11 @@ static void collect(Run *r, StepMetrics *s, Arena *a) {
   for (uint32_t i = 0; i < p->n_results; i++) {
     const Result *res = &p->result[i];
     double v = res->kind <= 1 ? exec_value(r->train_x, i) : 0;
-    if (res->kind == 0 && strncmp(res->name, "loss_term.", 10)) {
+    if (res->kind == 0 && !strncmp(res->name, "loss_term.", 10)) {
+      s->loss += v * setup_term_coef(r->train.func, res->name);
+    } else if (res->kind == 0) {
       name[s->n] = res->name;
       value[s->n++] = v;
-    } else if (!strcmp(res->name, "loss")) {
-      s->loss = v;
     } else if (!strcmp(res->name, "grad_norm")) {
       s->grad_norm = v;
     } else if (!strcmp(res->name, "lr")) {

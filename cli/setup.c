@@ -214,7 +214,7 @@ static void add_results(Exec *x, Sums *s, double weight) {
   }
 }
 
-static double term_coef(const Func *f, const char *name) {
+double setup_term_coef(const Func *f, const char *name) {
   uint32_t index = 0;
   if (sscanf(name, "loss_term.%u", &index) != 1) {
     return 1;
@@ -273,7 +273,7 @@ bool setup_eval(Arena *a, const Model *m, DataSet *d, Exec *x, const Compiled *c
     }
     double v = s.num[r] / s.den[r];
     if (!strncmp(res->name, "loss_term.", 10)) {
-      out->loss += term_coef(c->func, res->name) * v;
+      out->loss += setup_term_coef(c->func, res->name) * v;
     } else {
       out->name[out->n] = res->name;
       out->value[out->n++] = v;

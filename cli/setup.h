@@ -34,6 +34,7 @@ typedef struct {
   int64_t samples;
 } EvalResult;
 bool setup_eval(Arena *a, const Model *m, DataSet *d, Exec *x, const Compiled *c, int64_t batches, EvalResult *out, Error *err);
+double setup_term_coef(const Func *f, const char *result); /* the factor of "loss_term.K" in the loss; 1 for other results */
 bool setup_has_eval(const DataSet *d);
 
 /* Writes text: reads the prompt's window, draws, appends. The program is PIPE_APPLY of "logits" at batch 1. */
