@@ -393,7 +393,7 @@ static bool op(Reader *r, Block *b, int depth) {
     }
   } while (accept(r, ','));
   uint32_t n = r->n_map - first;
-  OpCode code;
+  OpCode code = OP_COUNT;
   Val *arg, result;
   Type *types;
   Attr a = {0};
