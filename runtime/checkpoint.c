@@ -1,12 +1,8 @@
-/* checkpoint.c: checkpoints that are whole or not there.
- *
- * Everything is written into RUN/.step-NNNNNN.part, synced, summed in MANIFEST (last), and then renamed: a folder called
- * step-NNNNNN is complete unless the disk changed it, which the sums tell. `latest` is a link that moves by rename. */
-#include "runtime/files.h"
-#include "runtime/runtime.h"
-
-#include <dirent.h>
+/* checkpoint.c: saves and loads a run's state so that a crash at any moment, a full disk or a flipped bit
+ * loses no older save. */
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,268 +10,268 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const sides[] = {"model.safetensors", "optimizer.safetensors"};
+#include "runtime/checkpoint.h"
+#include "runtime/files.h"
+
+static const char MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors",
+                  STATE[] = "state.json", MANIFEST[] = "MANIFEST";
+
+/* Tensors of one of the two files. */
+static HostTensor *select_tensors(Arena *a, const HostTensor *t, uint32_t n, bool in_optimizer,
+                                  uint32_t *n_out) {
+  HostTensor *out = ARENA_ARRAY(a, HostTensor, n);
+  *n_out = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    if (t[i].in_optimizer == in_optimizer) {
+      out[(*n_out)++] = t[i];
+    }
+  }
+  return out;
+}
 
 /* ---- saving ---- */
 
-static bool write_state(const char *path, const TrainState *s, Error *err) {
-  Str t = {0};
-  str_printf(&t, "{\"step\": %lld, \"sample\": %lld, \"seed\": %llu, \"loss_scale\": ", (long long)s->step, (long long)s->sample,
-             (unsigned long long)s->seed);
-  str_put_double(&t, s->loss_scale);
-  str_puts(&t, ", \"plan_hash\": ");
-  str_put_json(&t, s->plan_hash ? s->plan_hash : "");
-  str_puts(&t, "}\n");
-  bool ok = file_write(path, t.s, t.len, err);
-  str_free(&t);
-  return ok;
+typedef struct {
+  Arena arena;
+  const char *folder;
+  Str manifest;
+  Error *err;
+} Save;
+
+static void note(Save *s, const char *sum, const char *name) {
+  str_printf(&s->manifest, "%s  %s\n", sum, name);
 }
 
-/* The tensors of one side (model or optimizer), in order. */
-static uint32_t choose(Arena *a, const HostTensor *t, uint32_t n, bool optimizer, HostTensor **out) {
-  uint32_t k = 0;
-  *out = ARENA_ARRAY(a, HostTensor, n);
-  for (uint32_t i = 0; i < n; i++) {
-    if (t[i].in_optimizer == optimizer) {
-      (*out)[k++] = t[i];
-    }
-  }
-  return k;
-}
-
-static bool write_parts(Arena *a, const char *dir, const TrainState *s, const HostTensor *t, uint32_t n, Error *err) {
-  Str manifest = {0};
-  bool ok = true;
-  for (int side = 0; ok && side < 2; side++) {
-    HostTensor *part;
-    uint32_t k = choose(a, t, n, side == 1, &part);
-    char sum[65];
-    if (side == 0 || k) {
-      ok = tensorfile_write(arena_printf(a, "%s/%s", dir, sides[side]), part, k, NULL, 0, sum, err);
-      str_printf(&manifest, "%s  %s\n", sum, sides[side]);
-    }
-  }
-  const char *state = arena_printf(a, "%s/state.json", dir);
+static bool save_tensors(Save *s, const char *name, const HostTensor *t, uint32_t n,
+                         const TrainState *state) {
   char sum[65];
-  ok = ok && write_state(state, s, err) && file_sha256(state, sum, err);
-  str_printf(&manifest, "%s  state.json\n", sum);
-  ok = ok && file_write(arena_printf(a, "%s/MANIFEST", dir), manifest.s, manifest.len, err);
-  str_free(&manifest);
-  return ok;
-}
-
-static bool move_latest(Arena *a, const char *run, const char *name, Error *err) {
-  const char *link = arena_printf(a, "%s/latest", run), *aside = arena_printf(a, "%s/.latest.part", run);
-  unlink(aside);
-  if (symlink(name, aside) || rename(aside, link)) {
-    return error_set(err, ERR_RUN, "%s: cannot move the link: %s", link, strerror(errno));
+  const char *meta[] = {"step", arena_printf(&s->arena, "%lld", (long long)state->step)};
+  if (!tensorfile_write(arena_printf(&s->arena, "%s/%s", s->folder, name), t, n, meta, 1, sum, s->err)) {
+    return false;
   }
+  note(s, sum, name);
   return true;
 }
 
-static int64_t step_of(const char *name) {
-  size_t digits = strncmp(name, "step-", 5) ? 0 : strspn(name + 5, "0123456789");
-  return digits && !name[5 + digits] ? strtoll(name + 5, NULL, 10) : -1;
+static bool save_text(Save *s, const char *name, const Str *text, bool listed) {
+  char sum[65];
+  sha256_hex(text->s, text->len, sum);
+  if (listed) {
+    note(s, sum, name);
+  }
+  return file_write(arena_printf(&s->arena, "%s/%s", s->folder, name), text->s, text->len, s->err);
 }
 
-/* Steps saved in a run's folder, newest first. */
-static uint32_t saved_steps(Arena *a, const char *run, int64_t **out) {
-  DIR *d = opendir(run);
-  int64_t *v = NULL;
-  uint32_t n = 0, cap = 0;
-  for (struct dirent *e; d && (e = readdir(d));) {
-    int64_t step = step_of(e->d_name);
-    if (step >= 0) {
-      VEC_PUSH(a, v, n, cap, step);
-      for (uint32_t i = n - 1; i > 0 && v[i] > v[i - 1]; i--) {
-        int64_t swap = v[i];
-        v[i] = v[i - 1];
-        v[i - 1] = swap;
+/* Seeds have 64 bits, more than the integers of many JSON readers: they are text. */
+static bool save_state(Save *s, const TrainState *state) {
+  Str text = {0};
+  str_printf(&text, "{\n \"step\": %lld,\n \"sample\": %lld,\n \"seed\": \"%" PRIu64 "\",\n \"loss_scale\": ",
+             (long long)state->step, (long long)state->sample, state->seed);
+  str_put_double(&text, state->loss_scale);
+  str_puts(&text, ",\n \"plan_hash\": ");
+  str_put_json(&text, state->plan_hash ? state->plan_hash : "");
+  str_puts(&text, "\n}\n");
+  bool ok = save_text(s, STATE, &text, true);
+  str_free(&text);
+  return ok;
+}
+
+static bool fill_folder(Save *s, const TrainState *state, const HostTensor *t, uint32_t n) {
+  uint32_t n_model, n_optimizer;
+  const HostTensor *model = select_tensors(&s->arena, t, n, false, &n_model);
+  const HostTensor *optimizer = select_tensors(&s->arena, t, n, true, &n_optimizer);
+  bool ok = save_tensors(s, MODEL, model, n_model, state) &&
+            (!n_optimizer || save_tensors(s, OPTIMIZER, optimizer, n_optimizer, state)) &&
+            save_state(s, state) && save_text(s, MANIFEST, &s->manifest, false);
+  if (ok) {
+    sync_folder(s->folder);
+  }
+  return ok;
+}
+
+/* The finished folder gets its name. One that is there already (the same step saved again) changes places
+ * with it. */
+static bool put_in_place(Save *s, const char *final) {
+  if (!renameat2(AT_FDCWD, s->folder, AT_FDCWD, final, RENAME_NOREPLACE)) {
+    return true;
+  }
+  if (errno == EEXIST && !renameat2(AT_FDCWD, s->folder, AT_FDCWD, final, RENAME_EXCHANGE)) {
+    remove_tree(s->folder);
+    return true;
+  }
+  if (errno == EINVAL) { /* a file system without these flags */
+    if (!file_exists(final) || remove_tree(final)) {
+      if (!rename(s->folder, final)) {
+        return true;
       }
     }
   }
-  if (d) {
-    closedir(d);
-  }
-  *out = v;
-  return n;
+  return error_set(s->err, ERR_RUN, "cannot rename %s to %s: %s", s->folder, final, strerror(errno));
 }
 
-static const char *step_path(Arena *a, const char *run, int64_t step) { return arena_printf(a, "%s/step-%06lld", run, (long long)step); }
-
-static void drop_old(Arena *a, const char *run, int64_t keep, int64_t current) {
-  int64_t *step;
-  uint32_t n = saved_steps(a, run, &step), kept = 0;
-  for (uint32_t i = 0; keep > 0 && i < n; i++) {
-    if (step[i] == current || kept < (uint32_t)keep) {
-      kept++;
-    } else {
-      remove_tree(step_path(a, run, step[i]));
-    }
+static bool move_latest(Save *s, const char *run, const char *name) {
+  const char *part = arena_printf(&s->arena, "%s/latest.part", run);
+  unlink(part);
+  if (symlink(name, part) || rename(part, arena_printf(&s->arena, "%s/latest", run))) {
+    return error_set(s->err, ERR_RUN, "cannot move %s/latest: %s", run, strerror(errno));
   }
-}
-
-bool checkpoint_save(const char *run, const TrainState *s, const HostTensor *t, uint32_t n, int64_t keep, Error *err) {
-  Arena a = {0};
-  const char *name = arena_printf(&a, "step-%06lld", (long long)s->step);
-  const char *final = arena_printf(&a, "%s/%s", run, name), *part = arena_printf(&a, "%s/.%s.part", run, name);
-  remove_tree(part);
-  bool ok = mkdir(part, 0777) == 0 || error_set(err, ERR_RUN, "%s: cannot make it: %s", part, strerror(errno));
-  ok = ok && write_parts(&a, part, s, t, n, err);
-  if (ok) {
-    sync_folder(part);
-    Error damaged = {0};
-    if (file_exists(final) && !checkpoint_verify(final, &damaged)) {
-      remove_tree(final);
-    } else if (file_exists(final)) { /* the same step once more: the old one goes only when the new one stands */
-      const char *old = arena_printf(&a, "%s/.%s.old", run, name);
-      remove_tree(old);
-      ok = rename(final, old) == 0;
-      ok = ok && rename(part, final) == 0;
-      remove_tree(old);
-    }
-    if (ok && !file_exists(final) && rename(part, final)) {
-      ok = false;
-    }
-    if (!ok) {
-      error_set(err, ERR_RUN, "%s: cannot put the checkpoint in place: %s", final, strerror(errno));
-    }
-  }
-  if (ok) {
-    sync_folder(run);
-    ok = move_latest(&a, run, name, err);
-    drop_old(&a, run, keep, s->step);
-  } else {
-    remove_tree(part);
-  }
-  arena_free(&a);
-  return ok;
-}
-
-/* ---- finding and checking ---- */
-
-bool checkpoint_verify(const char *dir, Error *err) {
-  Arena a = {0};
-  char *text;
-  size_t n;
-  uint32_t files = 0;
-  if (!file_read(arena_printf(&a, "%s/MANIFEST", dir), &a, &text, &n, err)) {
-    arena_free(&a);
-    return false;
-  }
-  bool ok = true, state = false;
-  for (char *save, *line = strtok_r(text, "\n", &save); line && ok; line = strtok_r(NULL, "\n", &save)) {
-    char want[65], name[128], have[65];
-    if (sscanf(line, "%64[0-9a-f]  %127[a-z.]", want, name) != 2 || strlen(want) != 64 || strchr(name, '/')) {
-      ok = error_set(err, ERR_INPUT, "%s/MANIFEST is damaged", dir);
-      break;
-    }
-    const char *path = arena_printf(&a, "%s/%s", dir, name);
-    ok = file_sha256(path, have, err) && (!strcmp(want, have) || error_set(err, ERR_INPUT, "%s is damaged: its sum is not the one in MANIFEST", path));
-    state |= !strcmp(name, "state.json");
-    files++;
-  }
-  ok = ok && ((files >= 2 && state) || error_set(err, ERR_INPUT, "%s/MANIFEST is damaged: files are missing from it", dir));
-  arena_free(&a);
-  return ok;
-}
-
-static void fill_path(Arena *a, const char *run, int64_t step, CheckpointPath *out) {
-  out->dir = step_path(a, run, step);
-  out->model = arena_printf(a, "%s/model.safetensors", out->dir);
-  out->run = arena_strdup(a, run);
-  out->step = step;
-}
-
-bool checkpoint_latest(const char *run, Arena *a, CheckpointPath *out, bool *found, char **skipped, Error *err) {
-  int64_t *step;
-  uint32_t n = saved_steps(a, run, &step);
-  Error first = {0};
-  *found = false;
-  *skipped = NULL;
-  for (uint32_t i = 0; i < n; i++) {
-    Error e = {0};
-    if (checkpoint_verify(step_path(a, run, step[i]), &e)) {
-      fill_path(a, run, step[i], out);
-      *found = true;
-      return true;
-    }
-    if (!first.cls) {
-      first = e;
-      *skipped = arena_printf(a, "skipped a damaged checkpoint: %s", e.msg);
-    }
-  }
-  if (n) {
-    return error_set(err, ERR_INPUT, "%s: every checkpoint is damaged: %s", run, first.msg);
-  }
+  sync_folder(run);
   return true;
 }
 
-bool checkpoint_find(const char *from, Arena *a, CheckpointPath *out, char **skipped, Error *err) {
-  struct stat st;
-  *skipped = NULL;
-  *out = (CheckpointPath){.step = -1};
-  if (stat(from, &st)) {
-    return error_set(err, ERR_INPUT, "--from %s: %s", from, strerror(errno));
+/* Deletes steps before this one beyond the newest `keep`. */
+static void prune(Save *s, const char *run, int64_t step, int64_t keep) {
+  int64_t *steps;
+  uint32_t n = checkpoint_list(run, &s->arena, &steps);
+  int64_t kept = 0;
+  for (uint32_t i = 0; i < n && keep > 0; i++) { /* newest first */
+    if (steps[i] <= step && kept++ >= keep) {
+      remove_tree(checkpoint_folder(&s->arena, run, steps[i]));
+    }
   }
-  if (!S_ISDIR(st.st_mode)) {
-    out->model = arena_strdup(a, from);
-    return true;
+}
+
+static bool save_all(Save *s, const char *run, const TrainState *state, const HostTensor *t, uint32_t n,
+                     int64_t keep) {
+  const char *final = checkpoint_folder(&s->arena, run, state->step);
+  s->folder = arena_printf(&s->arena, "%s/.saving", run);
+  remove_tree(s->folder); /* of a run that was killed while it saved */
+  if (mkdir(s->folder, 0777)) {
+    return error_set(s->err, ERR_RUN, "cannot make %s: %s", s->folder, strerror(errno));
   }
-  if (file_exists(arena_printf(a, "%s/model.safetensors", from))) {
-    char *real = realpath(from, NULL);
-    out->dir = arena_strdup(a, real ? real : from);
-    free(real);
-    out->model = arena_printf(a, "%s/model.safetensors", out->dir);
-    const char *slash = strrchr(out->dir, '/');
-    out->run = slash ? arena_strndup(a, out->dir, (size_t)(slash - out->dir)) : ".";
-    out->step = step_of(slash ? slash + 1 : out->dir);
-    return true;
-  }
-  bool found;
-  if (!checkpoint_latest(from, a, out, &found, skipped, err)) {
+  if (!fill_folder(s, state, t, n) || !put_in_place(s, final)) {
+    remove_tree(s->folder);
     return false;
   }
-  return found || error_set(err, ERR_INPUT, "--from %s: no checkpoint there yet", from);
+  sync_folder(run);
+  if (!checkpoint_verify(final, s->err) || !move_latest(s, run, strrchr(final, '/') + 1)) {
+    return false;
+  }
+  prune(s, run, state->step, keep);
+  return true;
+}
+
+bool checkpoint_save(const char *run, const TrainState *state, const HostTensor *t, uint32_t n, int64_t keep,
+                     Error *err) {
+  Save s = {.err = err};
+  bool ok = save_all(&s, run, state, t, n, keep);
+  str_free(&s.manifest);
+  arena_free(&s.arena);
+  return ok;
+}
+
+/* ---- verifying ---- */
+
+/* One line: 64 digits, two spaces, a plain name. */
+static bool parse_line(char *line, char **sum, char **name) {
+  if (strlen(line) < 67 || strspn(line, "0123456789abcdef") != 64 || line[64] != ' ' || line[65] != ' ' ||
+      strchr(line + 66, '/')) {
+    return false;
+  }
+  line[64] = 0;
+  *sum = line;
+  *name = line + 66;
+  return true;
+}
+
+static bool verify_file(const char *dir, const char *name, const char *sum, Arena *a, Error *err) {
+  char now[65];
+  const char *path = arena_printf(a, "%s/%s", dir, name);
+  if (!file_exists(path)) {
+    return error_set(err, ERR_INPUT, "%s: missing, though MANIFEST lists it", path);
+  }
+  if (!file_sha256(path, now, err)) {
+    return false;
+  }
+  return !strcmp(now, sum) ||
+         error_set(err, ERR_INPUT, "%s: damaged: its checksum is not the one in MANIFEST", path);
+}
+
+static bool verify_lines(const char *dir, char *text, Arena *a, bool *has_optimizer, Error *err) {
+  bool model = false, state = false;
+  char *rest = text;
+  for (char *line; (line = strsep(&rest, "\n")) && *line;) {
+    char *sum, *name;
+    if (!parse_line(line, &sum, &name)) {
+      return error_set(err, ERR_INPUT, "%s/MANIFEST: damaged: a line is not a checksum and a name", dir);
+    }
+    if (!verify_file(dir, name, sum, a, err)) {
+      return false;
+    }
+    model = model || !strcmp(name, MODEL);
+    state = state || !strcmp(name, STATE);
+    *has_optimizer = *has_optimizer || !strcmp(name, OPTIMIZER);
+  }
+  return (model && state) ||
+         error_set(err, ERR_INPUT, "%s/MANIFEST: damaged: it does not list %s", dir, model ? STATE : MODEL);
+}
+
+static bool verify(const char *dir, bool *has_optimizer, Error *err) {
+  Arena a = {0};
+  char *text;
+  size_t n;
+  const char *path = arena_printf(&a, "%s/%s", dir, MANIFEST);
+  *has_optimizer = false;
+  bool ok =
+      file_exists(path) || error_set(err, ERR_INPUT, "%s has no MANIFEST: it is not a whole checkpoint", dir);
+  ok = ok && file_read(path, &a, &text, &n, err) && verify_lines(dir, text, &a, has_optimizer, err);
+  arena_free(&a);
+  return ok;
+}
+
+bool checkpoint_verify(const char *dir, Error *err) {
+  bool has_optimizer;
+  return verify(dir, &has_optimizer, err);
 }
 
 /* ---- loading ---- */
 
-static bool read_state(Arena *a, const char *path, TrainState *s, Error *err) {
-  char *text;
-  size_t n;
-  if (!file_read(path, a, &text, &n, err)) {
-    return false;
-  }
-  json_error_t je;
-  json_t *j = json_loadb(text, n, 0, &je);
-  json_int_t step, sample, seed;
-  double scale;
-  const char *hash;
-  bool ok = j && json_unpack(j, "{s:I, s:I, s:I, s:F, s:s}", "step", &step, "sample", &sample, "seed", &seed, "loss_scale", &scale, "plan_hash", &hash) == 0;
+static bool load_state(const char *path, Arena *a, TrainState *s, Error *err) {
+  json_error_t why;
+  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+  const json_t *step = json_object_get(root, "step"), *sample = json_object_get(root, "sample");
+  const json_t *scale = json_object_get(root, "loss_scale");
+  const char *seed = json_string_value(json_object_get(root, "seed"));
+  const char *hash = json_string_value(json_object_get(root, "plan_hash"));
+  char *end = NULL;
+  bool ok = json_is_integer(step) && json_is_integer(sample) && json_is_number(scale) && seed && hash;
   if (ok) {
-    *s = (TrainState){.step = step, .sample = sample, .seed = (uint64_t)seed, .loss_scale = scale, .plan_hash = arena_strdup(a, hash)};
-  } else {
-    error_set(err, ERR_INPUT, "%s is not the state of a run: %s", path, j ? "a field is missing" : je.text);
+    *s = (TrainState){.step = json_integer_value(step),
+                      .sample = json_integer_value(sample),
+                      .seed = strtoull(seed, &end, 10),
+                      .loss_scale = json_number_value(scale),
+                      .plan_hash = arena_strdup(a, hash)};
+    ok = *seed && !*end;
   }
-  json_decref(j);
+  if (!ok) {
+    error_set(err, ERR_INPUT, "%s: %s", path,
+              root ? "it lacks step, sample, seed, loss_scale or plan_hash" : why.text);
+  }
+  json_decref(root);
+  return ok;
+}
+
+static bool load_file(const char *path, const HostTensor *t, uint32_t n, Error *err) {
+  TensorFile *f = tensorfile_open(path, err);
+  bool ok = f && tensors_load(f, t, n, NULL, false, false, err);
+  tensorfile_close(f);
   return ok;
 }
 
 bool checkpoint_load(const char *dir, const HostTensor *t, uint32_t n, Arena *a, TrainState *s, Error *err) {
-  if (!checkpoint_verify(dir, err) || (s && !read_state(a, arena_printf(a, "%s/state.json", dir), s, err))) {
+  uint32_t n_model, n_optimizer;
+  bool has_optimizer;
+  TrainState ignored;
+  const HostTensor *model = select_tensors(a, t, n, false, &n_model);
+  const HostTensor *optimizer = select_tensors(a, t, n, true, &n_optimizer);
+  if (!verify(dir, &has_optimizer, err) ||
+      !load_state(arena_printf(a, "%s/%s", dir, STATE), a, s ? s : &ignored, err) ||
+      !load_file(arena_printf(a, "%s/%s", dir, MODEL), model, n_model, err)) {
     return false;
   }
-  bool ok = true;
-  for (int side = 0; ok && side < 2; side++) {
-    HostTensor *part;
-    uint32_t k = choose(a, t, n, side == 1, &part);
-    if (side == 1 && !k) {
-      continue;
-    }
-    TensorFile *f = tensorfile_open(arena_printf(a, "%s/%s", dir, sides[side]), err);
-    ok = f && tensors_load(f, part, k, NULL, false, false, err);
-    tensorfile_close(f);
+  if (!n_optimizer) {
+    return true;
   }
-  return ok;
+  return has_optimizer ? load_file(arena_printf(a, "%s/%s", dir, OPTIMIZER), optimizer, n_optimizer, err)
+                       : error_set(err, ERR_INPUT, "%s holds no optimizer state", dir);
 }
