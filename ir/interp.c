@@ -24,12 +24,23 @@ Tensor tensor_new(Interp *x, Type t) {
   return (Tensor){t, arena_alloc_array(x->arena, (size_t)type_count(&t), sizeof(double))};
 }
 
+/* Saturates; NaN is 0: what a cast of a float to an int gives. */
+static double to_int(DType d, double v) {
+  double lo = d == DT_U8 ? 0 : d == DT_I32 ? -0x1p31 : -0x1p63;
+  double hi = d == DT_U8 ? 255 : d == DT_I32 ? 0x1p31 - 1 : 0x1p63 - 1024;
+  return isnan(v) ? 0 : v < lo ? lo : v > hi ? hi : trunc(v);
+}
+
+static double wrap(DType d, int64_t v) {
+  return d == DT_I32 ? (double)(int32_t)v : d == DT_U8 ? (double)(uint8_t)v : (double)v;
+}
+
 double round_to(DType d, double v) {
   switch (d) {
   case DT_F32: return (double)(float)v;
-  case DT_I32: return isnan(v) ? 0 : (double)(int32_t)(int64_t)v;
-  case DT_I64: return trunc(v);
-  case DT_U8: return (double)(uint8_t)(int64_t)v;
+  case DT_I32:
+  case DT_I64:
+  case DT_U8: return wrap(d, (int64_t)to_int(DT_I64, v));
   case DT_BOOL: return v != 0;
   case DT_F64:
   case DT_F16:
@@ -61,6 +72,18 @@ void walk_begin(Walk *w, const Type *dims, const Type *const *operand, uint32_t 
   }
 }
 
+int64_t rows_begin(Walk *w, const Type *dims, const Type *const *operand, uint32_t n, int64_t *step) {
+  Walk all;
+  walk_begin(&all, dims, operand, n);
+  Type outer = *dims;
+  outer.rank -= outer.rank > 0;
+  walk_begin(w, &outer, operand, n);
+  for (uint32_t k = 0; k < n; k++) {
+    step[k] = dims->rank ? all.stride[k][dims->rank - 1] : 0;
+  }
+  return dims->rank ? dims->dim[dims->rank - 1].size : 1;
+}
+
 bool walk_next(Walk *w) {
   for (int i = w->dims.rank; i-- > 0;) {
     if (++w->index[i] < w->dims.dim[i].size) {
@@ -79,22 +102,34 @@ bool walk_next(Walk *w) {
 
 /* ---- pointwise ---- */
 
-static double floor_div(double a, double b, DType d) {
-  if (!dtype_is_float(d)) {
-    return b == 0 ? 0 : floor(a / b);
+/* Ints in two's complement: sums and products wrap, division rounds down, by 0 it gives 0. */
+static int64_t int_scalar(OpCode c, int64_t a, int64_t b) {
+  switch (c) {
+  case OP_NEG: return (int64_t)(0 - (uint64_t)a);
+  case OP_ABS: return a < 0 ? (int64_t)(0 - (uint64_t)a) : a;
+  case OP_SIGN: return (a > 0) - (a < 0);
+  case OP_ADD: return (int64_t)((uint64_t)a + (uint64_t)b);
+  case OP_SUB: return (int64_t)((uint64_t)a - (uint64_t)b);
+  case OP_MUL: return (int64_t)((uint64_t)a * (uint64_t)b);
+  case OP_FLOORDIV:
+    return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b - (a % b != 0 && (a < 0) != (b < 0));
+  case OP_MOD: return b == 0 || b == -1 ? 0 : a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+  case OP_MAX: return a >= b ? a : b;
+  case OP_MIN: return a <= b ? a : b;
+  default: return a; /* stop */
   }
-  return floor(a / b);
 }
 
-static double modulo(double a, double b, DType d) {
-  if (!dtype_is_float(d) && b == 0) {
-    return 0;
-  }
+static double modulo(double a, double b) {
   double r = fmod(a, b);
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
 double interp_scalar(OpCode c, double a, double b, DType d) {
+  OpClass cls = ir_op_info[c].cls;
+  if (!dtype_is_float(d) && d != DT_BOOL && (cls == CLASS_UNARY || cls == CLASS_BINARY)) {
+    return wrap(d, int_scalar(c, (int64_t)to_int(DT_I64, a), (int64_t)to_int(DT_I64, b)));
+  }
   switch (c) {
   case OP_NEG: return -a;
   case OP_EXP: return exp(a);
@@ -116,8 +151,8 @@ double interp_scalar(OpCode c, double a, double b, DType d) {
   case OP_SUB: return a - b;
   case OP_MUL: return a * b;
   case OP_DIV: return a / b;
-  case OP_FLOORDIV: return floor_div(a, b, d);
-  case OP_MOD: return modulo(a, b, d);
+  case OP_FLOORDIV: return floor(a / b);
+  case OP_MOD: return modulo(a, b);
   case OP_POW: return pow(a, b);
   case OP_MAX: return isnan(a) ? a : isnan(b) ? b : a >= b ? a : b;
   case OP_MIN: return isnan(a) ? a : isnan(b) ? b : a <= b ? a : b;
@@ -131,35 +166,40 @@ double interp_scalar(OpCode c, double a, double b, DType d) {
   }
 }
 
+static double round_bool(DType d, double v) {
+  return d == DT_BOOL ? v != 0 : v;
+}
+
 bool interp_pointwise(Interp *x, const Op *op) {
   Tensor *out = &x->val[op->result];
   *out = tensor_new(x, x->f->val[op->result].type);
   const Type *types[3];
-  const double *data[3];
+  int64_t step[3] = {0};
   for (uint32_t i = 0; i < op->n_args; i++) {
     types[i] = &x->val[op->arg[i]].type;
-    data[i] = x->val[op->arg[i]].data;
   }
   Walk w;
-  walk_begin(&w, &out->type, types, op->n_args);
-  DType d = types[0]->dtype;
-  int64_t i = 0;
+  int64_t size = rows_begin(&w, &out->type, types, op->n_args, step);
+  DType from = types[0]->dtype, to = out->type.dtype;
+  double *y = out->data;
   do {
-    double a = data[0][w.offset[0]];
-    if (op->code == OP_SELECT) {
-      out->data[i++] = a != 0 ? data[1][w.offset[1]] : data[2][w.offset[2]];
-    } else if (op->code == OP_CAST) {
-      out->data[i++] = dtype_is_float(out->type.dtype) || out->type.dtype == DT_BOOL ? a : trunc(a);
-    } else {
-      out->data[i++] = interp_scalar(op->code, a, op->n_args > 1 ? data[1][w.offset[1]] : 0, d);
+    const double *in[3] = {NULL};
+    for (uint32_t k = 0; k < op->n_args; k++) {
+      in[k] = x->val[op->arg[k]].data + w.offset[k];
+    }
+    const double *second = in[1] ? in[1] : in[0];
+    for (int64_t i = 0; i < size; i++) {
+      double a = in[0][i * step[0]];
+      if (op->code == OP_SELECT) {
+        *y++ = a != 0 ? in[1][i * step[1]] : in[2][i * step[2]];
+      } else if (op->code == OP_CAST) {
+        *y++ =
+            dtype_is_float(from) && !dtype_is_float(to) && to != DT_BOOL ? to_int(to, a) : round_bool(to, a);
+      } else {
+        *y++ = round_bool(to, interp_scalar(op->code, a, second[i * step[1]], from));
+      }
     }
   } while (walk_next(&w));
-  if (out->type.dtype == DT_BOOL) {
-    int64_t n = type_count(&out->type);
-    for (i = 0; i < n; i++) {
-      out->data[i] = out->data[i] != 0;
-    }
-  }
   return true;
 }
 
@@ -267,20 +307,29 @@ static bool interp_op(Interp *x, const Op *op) {
   return false;
 }
 
+bool interp_step(Interp *x, const Op *op) {
+  if (!interp_op(x, op)) {
+    return error_set(x->err, ERR_RUN, "interpreter: %s failed", ir_op_info[op->code].text);
+  }
+  /* Results of loops and regions were rounded inside, and may be the caller's own tensors. */
+  for (uint32_t k = 0; k < op->n_results && ir_op_info[op->code].cls != CLASS_STRUCT; k++) {
+    tensor_round(x, &x->val[op->result + k]);
+  }
+  return true;
+}
+
 bool interp_block(Interp *x, const Block *b, const Tensor *param) {
+  const Block *outer = x->block;
+  x->block = b;
   for (uint32_t i = 0; i < b->n_params; i++) {
     x->val[b->param[i]] = param[i];
   }
-  for (uint32_t i = 0; i < b->n_ops; i++) {
-    const Op *op = &x->f->op[b->op[i]];
-    if (!interp_op(x, op)) {
-      return error_set(x->err, ERR_RUN, "interpreter: %s failed", ir_op_info[op->code].text);
-    }
-    for (uint32_t k = 0; k < op->n_results; k++) {
-      tensor_round(x, &x->val[op->result + k]);
-    }
+  bool ok = true;
+  for (uint32_t i = 0; ok && i < b->n_ops; i++) {
+    ok = interp_step(x, &x->f->op[b->op[i]]);
   }
-  return true;
+  x->block = outer;
+  return ok;
 }
 
 bool ir_interp(const Func *f, const Tensor *in, Tensor *out, Arena *arena, bool round_to_dtype, Error *err) {

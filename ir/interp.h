@@ -6,7 +6,8 @@
 
 typedef struct {
   const Func *f;
-  Tensor *val; /* of every value computed so far; data NULL before */
+  const Block *block; /* being run */
+  Tensor *val;        /* of every value computed so far; data NULL before */
   Arena *arena;
   bool round;
   Error *err;
@@ -18,6 +19,7 @@ Tensor tensor_new(Interp *x, Type t);
 /* Rounds every element to the dtype of t when the interpreter is asked to, and always for ints and bools. */
 void tensor_round(const Interp *x, Tensor *t);
 bool interp_block(Interp *x, const Block *b, const Tensor *param);
+bool interp_step(Interp *x, const Op *op); /* one op: its results, rounded */
 
 /* Walks the points of `dims` in row-major order with a running offset in each of n operands. */
 enum { WALK_MAX = 16 };
@@ -30,6 +32,9 @@ typedef struct {
 } Walk;
 void walk_begin(Walk *w, const Type *dims, const Type *const *operand, uint32_t n);
 bool walk_next(Walk *w); /* false after the last point */
+/* Walks all dims but the last; the length of the last and the operands' steps along it make the inner loop.
+ */
+int64_t rows_begin(Walk *w, const Type *dims, const Type *const *operand, uint32_t n, int64_t *step);
 
 double interp_scalar(OpCode c, double a, double b, DType d); /* one pointwise op, SELECT and CAST excluded */
 double round_to(DType d, double v);
@@ -42,5 +47,6 @@ bool interp_contract(Interp *x, const Tensor *a, const Tensor *b, const Axis *ax
 bool interp_index(Interp *x, const Op *op);
 bool interp_random(Interp *x, const Op *op);
 bool interp_composite(Interp *x, const Op *op);
+bool interp_grad(Interp *x, const Op *op);
 
 #endif

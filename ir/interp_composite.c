@@ -326,6 +326,7 @@ bool interp_composite(Interp *x, const Op *op) {
   case OP_ATTENTION_GRAD: return attention_grad(x, op);
   case OP_LINEAR_XENT: return xent(x, op, false);
   case OP_LINEAR_XENT_GRAD: return xent(x, op, true);
-  default: return error_set(x->err, ERR_RUN, "interpreter: grad must be expanded first");
+  case OP_GRAD: return interp_grad(x, op);
+  default: return false;
   }
 }

@@ -8,6 +8,19 @@
 
 /* ---- contraction ---- */
 
+/* row[i] += p[i * sp] * q[i * sq]; one of the two usually stands still. */
+static void add_product(double *row, int64_t size, const double *p, int64_t sp, const double *q, int64_t sq) {
+  if (sp == 0 && sq == 1) {
+    for (int64_t i = 0; i < size; i++) {
+      row[i] += *p * q[i];
+    }
+  } else {
+    for (int64_t i = 0; i < size; i++) {
+      row[i] += p[i * sp] * q[i * sq];
+    }
+  }
+}
+
 bool interp_contract(Interp *x, const Tensor *a, const Tensor *b, const Axis *axis, uint32_t n, Tensor *out) {
   Type arg[2] = {a->type, b->type}, type;
   Attr attr = {.axis = axis, .n_axis = n};
@@ -15,36 +28,22 @@ bool interp_contract(Interp *x, const Tensor *a, const Tensor *b, const Axis *ax
     return false;
   }
   *out = tensor_new(x, type);
-  /* Loops: the result's outer dims, the summed dims, then the result's last dim, so that the inner loop is a
-   * plain axpy. */
-  Type outer = type, part = type_scalar(type.dtype);
-  Dim last = {NONE, 1};
-  if (outer.rank) {
-    last = outer.dim[--outer.rank];
-  }
+  Type part = type_scalar(type.dtype);
   for (uint32_t i = 0; i < n; i++) {
     type_push(&part, axis[i], a->type.dim[type_find(&a->type, axis[i])].size);
   }
-  int64_t sa = 0, sb = 0;
-  if (last.axis != NONE) {
-    Type one = type_scalar(type.dtype);
-    type_push(&one, last.axis, 1);
-    tensor_strides(&a->type, &one, &sa);
-    tensor_strides(&b->type, &one, &sb);
-  }
   const Type *types[2] = {&a->type, &b->type};
-  Walk w, inner;
-  walk_begin(&w, &outer, types, 2);
+  Walk w, first;
+  int64_t step[2], size = rows_begin(&w, &type, types, 2, step);
+  walk_begin(&first, &part, types, 2);
   double *row = out->data;
   do {
-    walk_begin(&inner, &part, types, 2);
+    Walk in = first;
     do {
-      const double *p = a->data + w.offset[0] + inner.offset[0], *q = b->data + w.offset[1] + inner.offset[1];
-      for (int64_t i = 0; i < last.size; i++) {
-        row[i] += p[i * sa] * q[i * sb];
-      }
-    } while (walk_next(&inner));
-    row += last.size;
+      add_product(row, size, a->data + w.offset[0] + in.offset[0], step[0],
+                  b->data + w.offset[1] + in.offset[1], step[1]);
+    } while (walk_next(&in));
+    row += size;
   } while (walk_next(&w));
   return true;
 }
@@ -59,7 +58,7 @@ static int64_t indexed_offset(Interp *x, const Op *op, const Walk *w, const Type
   int64_t offset = 0;
   for (uint32_t k = 0; k + 1 < op->n_args; k++) {
     double at = x->val[op->arg[k + 1]].data[w->offset[k + 1]];
-    if (at < 0 || at >= (double)t->dim[type_find(t, op->attr.axis[k])].size) {
+    if (!(at >= 0 && at < (double)t->dim[type_find(t, op->attr.axis[k])].size)) {
       return -1;
     }
     offset += (int64_t)at * stride[k];

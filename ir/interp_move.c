@@ -11,10 +11,13 @@
 static void copy_renamed(const Tensor *t, Tensor *out, Type view, int64_t start) {
   const Type *types[1] = {&view};
   Walk w;
-  walk_begin(&w, &out->type, types, 1);
-  int64_t i = 0;
+  int64_t step, size = rows_begin(&w, &out->type, types, 1, &step);
+  double *y = out->data;
   do {
-    out->data[i++] = t->data[start + w.offset[0]];
+    const double *p = t->data + start + w.offset[0];
+    for (int64_t i = 0; i < size; i++) {
+      *y++ = p[i * step];
+    }
   } while (walk_next(&w));
 }
 

@@ -1,12 +1,12 @@
 /* print.c: the canonical text of modules, functions and regions. read.c parses exactly this.
  *
- *   func step(%0: f32[embed=4] param 0, ...) {
- *     %3 = add %0, %1 : f32[embed=4] @0:12:5 "x"
- *     %4, %5 = loop %3 axis(layer) num(2, 1, 0, 0) : f32[embed=4], ... { (%6: int, %7: f32[embed=4])
- *       ...
- *       yield %8
+ *   func train(%0: f32[embed=4] param 0 "w") {
+ *     %1 = neg %0 : f32[embed=4] @0:12:5 0 "y"
+ *     %2 = loop %1 axis(layer) num(2, 1, 0, 0) : f32[embed=4] { (%3: int, %4: f32[embed=4])
+ *       %5 = add %4, %4 : f32[embed=4]
+ *       yield %5
  *     } @0:13:3
- *     return loss 0 %3, ...
+ *     return %2 output 0 0 "y"
  *   }
  * Values are numbered in the order in which they appear, so that equal functions have equal texts. */
 #include "ir/ir.h"
