@@ -18,7 +18,7 @@
 #include "ir/ir.h"
 
 #define GUARD  256 /* bytes around every buffer */
-#define MAX_IO 24
+#define MAX_IO 40
 
 typedef struct {
   Module *m;
@@ -173,21 +173,10 @@ static inline double rig_value(const Rig *r, uint32_t i, DType d, uint64_t *seed
   return d == DT_F64 ? v : floor(v);
 }
 
-/* Closes the region with results v[0..n), compiles, runs (whole and in pieces: bits must agree) and compares.
- */
-static inline void rig_run(Rig *r, const char *cls, const Val *v, uint32_t n, const char *what) {
-  if (r->err.cls)
-    fail_msg("%s: %s", what, r->err.msg);
-  for (uint32_t i = 0; i < n; i++)
-    ir_block_ret(r->f, r->body, v[i]);
-  Builder top = {r->f, r->f->body, {NONE, 0, 0}, &r->err};
-  Attr attr = {.str = cls};
-  Val res = ir_op(&top, OP_REGION, r->outer, r->n_in, &attr, r->body);
-  if (r->err.cls)
-    fail_msg("%s: %s", what, r->err.msg);
-  for (uint32_t i = 0; i < n; i++)
-    ir_func_ret(r->f, (FuncRes){.kind = RES_OUTPUT, .name = "o"}, res + i);
-  OpId region = r->f->val[res].def;
+/* Compiles region `region` of the rig's function, whose arguments are the region's and whose results are too;
+ * runs it (whole and in pieces: bits must agree) and compares. */
+static inline void rig_check(Rig *r, OpId region, uint32_t n, const char *what) {
+  Val res = r->f->op[region].result;
   Arena arena = {0};
   Kernel k = {0};
   Object obj = {0};
@@ -243,6 +232,22 @@ static inline void rig_run(Rig *r, const char *cls, const Val *v, uint32_t n, co
     free(gin[i].block);
   codegen_unload(image);
   arena_free(&arena);
+}
+
+/* Closes the region with results v[0..n), checks it, frees the module. */
+static inline void rig_run(Rig *r, const char *cls, const Val *v, uint32_t n, const char *what) {
+  if (r->err.cls)
+    fail_msg("%s: %s", what, r->err.msg);
+  for (uint32_t i = 0; i < n; i++)
+    ir_block_ret(r->f, r->body, v[i]);
+  Builder top = {r->f, r->f->body, {NONE, 0, 0}, &r->err};
+  Attr attr = {.str = cls};
+  Val res = ir_op(&top, OP_REGION, r->outer, r->n_in, &attr, r->body);
+  if (r->err.cls)
+    fail_msg("%s: %s", what, r->err.msg);
+  for (uint32_t i = 0; i < n; i++)
+    ir_func_ret(r->f, (FuncRes){.kind = RES_OUTPUT, .name = "o"}, res + i);
+  rig_check(r, r->f->val[res].def, n, what);
   ir_module_free(r->m);
 }
 

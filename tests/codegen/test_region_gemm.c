@@ -137,15 +137,16 @@ static void attention(void **state) {
       Attr a = {.axis = axes, .n_axis = 2};
       Val o = ir_op(&r.b, OP_ATTENTION, (Val[]){q, k, v, scale}, 4, &a, body);
       Val dor = ir_reorder(&r.b, d_o, ir_type(r.f, o));
-      Val g = ir_op(&r.b, OP_ATTENTION_GRAD, (Val[]){q, k, v, o, o + 1, dor, scale}, 7, &a, ir_clone_block(r.f, r.f, body));
+      Val g = ir_op(&r.b, OP_ATTENTION_GRAD, (Val[]){q, k, v, o, o + 1, dor, scale}, 7, &a,
+                    ir_clone_block(r.f, r.f, body));
       Val out[] = {o, o + 1, g, g + 1, g + 2};
       rig_run(&r, "attention", out, 5, dims("attention %d shift %d", t, shift));
     }
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(orders_and_sizes), cmocka_unit_test(epilogue),
-                                     cmocka_unit_test(prologue), cmocka_unit_test(views),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(orders_and_sizes),  cmocka_unit_test(epilogue),
+                                     cmocka_unit_test(prologue),          cmocka_unit_test(views),
                                      cmocka_unit_test(one_row_or_column), cmocka_unit_test(attention)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

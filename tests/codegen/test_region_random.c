@@ -1,4 +1,5 @@
-/* Random regions: any mix of pointwise, movement, reduction, contraction and gather ops must agree with the interpreter. */
+/* Random regions: any mix of pointwise, movement, reduction, contraction and gather ops must agree with the
+ * interpreter. */
 #include "region_rig.h"
 
 enum { N_AXES = 6, MAX_VALS = 48, SMALL = 20000, LARGE = 400000 };
@@ -13,9 +14,15 @@ typedef struct {
   int fresh;
 } Gen;
 
-static uint64_t pick(Gen *g, uint64_t n) { return (rig_next(&g->seed) >> 20) % n; }
-static Val any(Gen *g) { return g->val[pick(g, (uint64_t)g->n)]; }
-static const Type *type_of(Gen *g, Val v) { return ir_type(g->r.f, v); }
+static uint64_t pick(Gen *g, uint64_t n) {
+  return (rig_next(&g->seed) >> 20) % n;
+}
+static Val any(Gen *g) {
+  return g->val[pick(g, (uint64_t)g->n)];
+}
+static const Type *type_of(Gen *g, Val v) {
+  return ir_type(g->r.f, v);
+}
 
 static void keep(Gen *g, Val v) {
   if (v != NONE && !g->r.err.cls && type_count(type_of(g, v)) <= g->limit && g->n < MAX_VALS)
@@ -30,9 +37,13 @@ static Axis fresh_axis(Gen *g) {
   return ir_axis(g->r.m, name);
 }
 
-static Val op1(Gen *g, OpCode c, Val x, Attr a) { return ir_op(&g->r.b, c, &x, 1, &a, NULL); }
+static Val op1(Gen *g, OpCode c, Val x, Attr a) {
+  return ir_op(&g->r.b, c, &x, 1, &a, NULL);
+}
 
-static Dim any_dim(Gen *g, Val x) { return type_of(g, x)->dim[pick(g, type_of(g, x)->rank)]; }
+static Dim any_dim(Gen *g, Val x) {
+  return type_of(g, x)->dim[pick(g, type_of(g, x)->rank)];
+}
 
 static void add_input(Gen *g) {
   char dims[128] = "";
@@ -41,7 +52,8 @@ static void add_input(Gen *g) {
     char name[32];
     snprintf(name, sizeof name, "a%d=", k);
     if (!strstr(dims, name))
-      snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%s%d", *dims ? " " : "", name, (int)g->size[k]);
+      snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%s%d", *dims ? " " : "", name,
+               (int)g->size[k]);
   }
   keep(g, rig_in(&g->r, DT_F32, dims, -1, 1));
 }
@@ -67,7 +79,8 @@ static void add_mask(Gen *g) {
   if (!type_of(g, x)->rank)
     return;
   Dim d = any_dim(g, x);
-  Val i = ir_iota(&g->r.b, d.axis, d.size), at = ir_const(&g->r.b, DT_I32, (double)pick(g, (uint64_t)d.size + 1));
+  Val i = ir_iota(&g->r.b, d.axis, d.size),
+      at = ir_const(&g->r.b, DT_I32, (double)pick(g, (uint64_t)d.size + 1));
   keep(g, ir_select(&g->r.b, ir_binary(&g->r.b, OP_LT, i, at), x, any(g)));
 }
 
@@ -155,7 +168,8 @@ static void add_contraction(Gen *g) {
       count *= type_of(g, x)->dim[i].size;
     }
   if (n)
-    keep(g, ir_binary(&g->r.b, OP_MUL, ir_contract(&g->r.b, x, y, axes, n), ir_const(&g->r.b, DT_F32, 1.0 / (double)count)));
+    keep(g, ir_binary(&g->r.b, OP_MUL, ir_contract(&g->r.b, x, y, axes, n),
+                      ir_const(&g->r.b, DT_F32, 1.0 / (double)count)));
 }
 
 static void add_gather(Gen *g) {
@@ -167,7 +181,8 @@ static void add_gather(Gen *g) {
   Val i = ir_iota(&g->r.b, g->axis[k], g->size[k]);
   if (g->axis[k] == d.axis)
     return;
-  i = ir_binary(&g->r.b, OP_SUB, ir_binary(&g->r.b, OP_MUL, i, ir_const(&g->r.b, DT_I32, 2)), ir_const(&g->r.b, DT_I32, 3));
+  i = ir_binary(&g->r.b, OP_SUB, ir_binary(&g->r.b, OP_MUL, i, ir_const(&g->r.b, DT_I32, 2)),
+                ir_const(&g->r.b, DT_I32, 3));
   keep(g, ir_gather(&g->r.b, x, &d.axis, &i, 1));
 }
 
