@@ -199,7 +199,7 @@ static bool check_tensor(Grad *g, uint32_t i, double largest, uint64_t *seed, Ch
 static int check(const Args *a, Error *err) {
   Grad g;
   int code = open_grad(&g, a, "f64", err);
-  double loss, norm, largest = 0;
+  double loss = NAN, norm = NAN, largest = 0;
   if (code || !run_grad(&g, &loss, &norm, err)) {
     close_grad(&g);
     return code ? code : (int)err->cls;
@@ -236,7 +236,7 @@ int cmd_grad(const Args *a) {
     return err.cls ? cli_fail(&err) : code;
   }
   Grad g;
-  double loss, norm;
+  double loss = NAN, norm = NAN;
   int code = open_grad(&g, a, NULL, &err);
   if (!code && (!run_grad(&g, &loss, &norm, &err) || (a->out && !write_gradients(&g, a->out, &err)))) {
     code = err.cls;
