@@ -5,31 +5,10 @@
 #include <cmocka.h>
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
+#include "folder.h"
 #include "runtime/runtime.h"
-
-static char folder[] = "/tmp/dlc-test-XXXXXX";
-
-static const char *in_folder(const char *name) {
-  static char path[256];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
-  return path;
-}
-
-static int make_folder(void **state) {
-  (void)state;
-  return !mkdtemp(folder);
-}
-
-static int drop_folder(void **state) {
-  (void)state;
-  return rmdir(folder);
-}
 
 /* A file in memory: length prefix, header, data bytes 0, 1, 2, ... */
 static size_t image(unsigned char *out, const char *header, uint64_t claimed, size_t data) {
@@ -275,7 +254,7 @@ static void test_file_cut_while_open(void **state) {
   unlink(path);
   err = (Error){0};
   assert_null(tensorfile_open(path, &err));
-  assert_null(tensorfile_open(folder, &(Error){0}));
+  assert_null(tensorfile_open(test_folder, &(Error){0}));
 }
 
 static void test_names(void **state) {
@@ -299,5 +278,5 @@ int main(void) {
       cmocka_unit_test(test_file_cut_while_open),
       cmocka_unit_test(test_names),
   };
-  return cmocka_run_group_tests(tests, make_folder, drop_folder);
+  return cmocka_run_group_tests(tests, make_test_folder, drop_test_folder);
 }
