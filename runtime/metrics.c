@@ -145,8 +145,8 @@ static void step_text(const Progress *p, Str *s) {
   const StepMetrics *m = &p->now;
   int64_t done = m->step - p->first;
   double left = done > 0 ? (wall_seconds() - p->started) / (double)done * (double)(p->total - m->step) : 0;
-  str_printf(s, "step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d", (long long)m->step, (long long)p->total, m->loss, m->tokens_per_s,
-             (int)left / 60, (int)left % 60);
+  str_printf(s, "step %lld/%lld  loss %.4f  %.0f tokens/s  ETA %d:%02d", (long long)m->step,
+             (long long)p->total, m->loss, m->tokens_per_s, (int)left / 60, (int)left % 60);
 }
 
 static void put_line(Progress *p, const char *text) {

@@ -1,4 +1,5 @@
-/* sample.c: drawing a token from logits: temperature, top-k, top-p, one uniform number of rng.h a position. */
+/* sample.c: drawing a token from logits: temperature, top-k, top-p, one uniform number of rng.h a position.
+ */
 #include "runtime/runtime.h"
 
 #include <math.h>
@@ -28,7 +29,8 @@ static int64_t largest(const float *logits, int64_t n) {
   return best;
 }
 
-int64_t sample_token(const float *logits, int64_t n, const SampleRule *rule, uint64_t seed, uint64_t index, double *scratch) {
+int64_t sample_token(const float *logits, int64_t n, const SampleRule *rule, uint64_t seed, uint64_t index,
+                     double *scratch) {
   int64_t best = largest(logits, n);
   if (best < 0 || rule->temperature <= 0 || isinf(logits[best])) {
     return best;
