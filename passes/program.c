@@ -312,13 +312,32 @@ static uint32_t persistent_buffer(const Module *m, ArgKind kind, uint32_t index)
   return index + (kind == ARG_PARAM ? 0 : m->n_params) + (kind == ARG_STATE ? m->n_opt : 0);
 }
 
-static bool place_args(Lower *x) {
-  static const char *const scalar[SCALAR_COUNT] = {
-#define X(e, name, dtype) name,
+/* The module's inputs and the scalars of a run, used or not: whoever runs a program looks them up by name.
+ * The first of each follow one another. */
+static void make_inputs(Making *x, uint32_t *first_input, uint32_t *first_scalar) {
+  static const struct {
+    const char *name;
+    DType dtype;
+  } scalar[SCALAR_COUNT] = {
+#define X(e, name, dtype) {name, DT_##dtype},
       SCALARS(X)
 #undef X
   };
+  const Module *m = x->f->module;
+  *first_input = x->p->n_buffers;
+  for (uint32_t i = 0; i < m->n_inputs; i++)
+    make_buffer(x, BUF_INPUT, &m->input[i].type, m->input[i].name);
+  *first_scalar = x->p->n_buffers;
+  for (uint32_t i = 0; i < SCALAR_COUNT; i++) {
+    Type t = type_scalar(scalar[i].dtype);
+    make_buffer(x, BUF_SCALAR, &t, scalar[i].name);
+  }
+}
+
+static bool place_args(Lower *x) {
   const Func *f = x->make.f;
+  uint32_t inputs, scalars;
+  make_inputs(&x->make, &inputs, &scalars);
   for (uint32_t i = 0; i < f->body->n_params; i++) {
     Val v = f->body->param[i];
     FuncArg a = f->arg[i];
@@ -327,10 +346,8 @@ static bool place_args(Lower *x) {
     case ARG_PARAM:
     case ARG_OPT:
     case ARG_STATE: buffer = persistent_buffer(f->module, a.kind, a.index); break;
-    case ARG_INPUT:
-      buffer = make_buffer(&x->make, BUF_INPUT, ir_type(f, v), f->module->input[a.index].name);
-      break;
-    case ARG_SCALAR: buffer = make_buffer(&x->make, BUF_SCALAR, ir_type(f, v), scalar[a.index]); break;
+    case ARG_INPUT: buffer = inputs + a.index; break;
+    case ARG_SCALAR: buffer = scalars + a.index; break;
     default: return broken(x, "is an argument of update code", v);
     }
     x->place[v] = (Place){.buffer = buffer};

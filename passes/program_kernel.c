@@ -51,7 +51,8 @@ static const char *source_lines(const Func *f, const Block *b, Arena *arena) {
     if (k < n)
       continue;
     seen[n++] = l;
-    str_printf(&s, "%s%s:%u", s.len ? ", " : "", f->module->file[l.file], l.line);
+    const char *path = f->module->file[l.file], *slash = strrchr(path, '/');
+    str_printf(&s, "%s%s:%u", s.len ? ", " : "", slash ? slash + 1 : path, l.line);
   }
   const char *text = arena_strdup(arena, s.s ? s.s : "");
   str_free(&s);
