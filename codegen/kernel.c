@@ -74,11 +74,13 @@ static bool emit_region(Job *j, Gen *g, Arena *arena, Error *err) {
   Body body;
   Emit e = {.g = g, .ctx = g->ctx, .mod = g->mod, .b = g->b, .arena = arena, .err = err, .body = &body};
   j->plan = (RegionPlan){.symbol = j->symbol};
+  e.in = ARENA_ARRAY(arena, LLVMValueRef, CODEGEN_MAX_ARGS);
+  e.out = ARENA_ARRAY(arena, LLVMValueRef, CODEGEN_MAX_ARGS);
+  if (attention_region_ok(f, j->region))
+    return region_emit_attention(&e, &j->plan, f, j->region);
   if (!body_init(&body, f, j->region, arena, err))
     return false;
   body_collapse(&body);
-  e.in = ARENA_ARRAY(arena, LLVMValueRef, body.n_params + 1);
-  e.out = ARENA_ARRAY(arena, LLVMValueRef, body.n_rets + 1);
   e.split = ARENA_ARRAY(arena, Split, 64);
   if (has_op(f, j->region, OP_CUMSUM))
     return region_emit_scan(&e, &j->plan);

@@ -52,6 +52,8 @@ typedef struct {
 
 /* Copies the region; expands composites, and contractions too small for packed tiles. */
 bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err);
+/* The same for any block of pointwise and movement ops, as the score of an attention. */
+bool body_init_block(Body *b, const Func *f, const Block *block, Arena *arena, Error *err);
 void body_collapse(Body *b); /* merges axes */
 /* A new op; returns its first result. args and the axes of attr are copied. */
 Val body_add(Body *b, OpCode c, const Val *args, uint32_t n, const Attr *attr, const Type *types,
@@ -281,6 +283,9 @@ bool contract_is_large(const Type *x, const Type *y,
                        const Attr *attr);            /* worth packed tiles; else a sum of products */
 bool contract_view(const Body *b, Val v, View *out); /* false: v has to be put in scratch first */
 void contract_emit(Emit *e, RegionPlan *plan, const Nest *n);
-bool region_emit_attention(Emit *e, RegionPlan *plan, OpId region); /* region_attention.c */
+
+/* region_attention.c */
+bool attention_region_ok(const Func *f, OpId region); /* one attention op that has a kernel of its own */
+bool region_emit_attention(Emit *e, RegionPlan *plan, const Func *f, OpId region);
 
 #endif

@@ -92,9 +92,7 @@ static bool finish(Body *b, Error *err) {
   return true;
 }
 
-bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err) {
-  const Op *reg = &f->op[region];
-  const Block *blk = reg->body;
+bool body_init_block(Body *b, const Func *f, const Block *blk, Arena *arena, Error *err) {
   *b = (Body){.arena = arena, .func = f, .n_params = blk->n_params, .n_rets = blk->n_ret};
   Val *map = ARENA_ARRAY(arena, Val, f->n_vals + 1);
   b->param = ARENA_ARRAY(arena, Val, blk->n_params);
@@ -124,6 +122,10 @@ bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err) {
   for (uint32_t i = 0; i < blk->n_ret; i++)
     b->ret[i] = map[blk->ret[i]];
   return finish(b, err);
+}
+
+bool body_init(Body *b, const Func *f, OpId region, Arena *arena, Error *err) {
+  return body_init_block(b, f, f->op[region].body, arena, err);
 }
 
 /* ---- merging of axes ---- */
