@@ -243,28 +243,18 @@ static void bind_use_args(Elab *e, FileScope *f, const AstArgs *args, FileScope 
         d && a->value && a->value->kind == EXPR_NAME ? file_axis(user, a->value->name.text) : NULL;
     if (other) { /* an axis given an axis is that axis */
       d->axis = other->axis;
+    }
+    if (d) {
       d->formula = a->value;
       d->file = user;
-      continue;
-    }
-    Scope s = {.file = user, .ctx = e->root};
-    double v;
-    bool whole;
-    if (eval_number(e, &s, a->value, &v, &whole, "a value given to a used file")) {
-      if (d) {
-        d->given = true;
-        d->value = (int64_t)v;
-      } else {
-        st->v = num(v);
-        st->done = true;
-      }
+    } else {
+      st->value = a->value;
+      st->file = user;
     }
   }
 }
 
-FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user,
-                      Scope *scope) {
-  (void)scope;
+FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user) {
   FileScope *f = ARENA_NEW(e->arena, FileScope);
   f->file = ARENA_NEW(e->arena, AstFile *);
   f->file[0] = file;
@@ -278,7 +268,7 @@ FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *
         if (item->kind == ITEM_AXIS) {
           add_axis(e, f, &item->binds.v[k]);
         } else {
-          SettingDef d = {.name = item->binds.v[k].name.text, .value = item->binds.v[k].value};
+          SettingDef d = {.name = item->binds.v[k].name.text, .value = item->binds.v[k].value, .file = f};
           VEC_PUSH(e->arena, f->setting, f->n_settings, f->cap_settings, d);
         }
       }
@@ -294,7 +284,7 @@ FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *
     }
     const char *name = item->use.alias.text ? item->use.alias.text : "";
     const char *full = f->alias[0] && name[0] ? arena_printf(e->arena, "%s.%s", f->alias, name) : name;
-    FileScope *u = file_scope(e, item->use.files[0], full, &item->use.args, f, NULL);
+    FileScope *u = file_scope(e, item->use.files[0], full, &item->use.args, f);
     uint32_t n = f->n_uses, cap = f->cap_uses;
     VEC_PUSH(e->arena, f->use, n, cap, u);
     VEC_PUSH(e->arena, f->use_name, f->n_uses, f->cap_uses, name);
@@ -316,9 +306,7 @@ bool axis_size(Elab *e, AxisDef *d, int64_t *out) {
   }
   double v;
   bool whole = true;
-  if (d->given) {
-    v = (double)d->value;
-  } else if (!d->formula) {
+  if (!d->formula) {
     report(e, d->span,
            "axis '%s' has no size; give it one here (axis %s = ...) or in the plan (set %s = ...)", d->name,
            d->name, d->name);
@@ -332,7 +320,7 @@ bool axis_size(Elab *e, AxisDef *d, int64_t *out) {
       return false;
     }
   }
-  if (!whole || v < 1 || v >= 9.3e18 || v != floor(v)) {
+  if (!whole || v < 1 || v >= 9.2e18 || v != floor(v)) {
     report(e, d->span, "axis '%s' has the size %g; a size is a whole number of at least 1", d->name, v);
     d->size = 1;
     return false;
@@ -342,15 +330,20 @@ bool axis_size(Elab *e, AxisDef *d, int64_t *out) {
   return true;
 }
 
+FileScope *file_used_as(FileScope *f, const char *alias) {
+  for (uint32_t i = 0; i < f->n_uses; i++) {
+    if (!strcmp(f->use_name[i], alias)) {
+      return f->use[i];
+    }
+  }
+  return NULL;
+}
+
 static AxisDef *lookup_axis(Scope *s, const AstName *name) {
   FileScope *f = s->file;
   if (name->qual) {
-    for (uint32_t i = 0; i < f->n_uses; i++) {
-      if (!strcmp(f->use_name[i], name->qual)) {
-        return file_axis(f->use[i], name->text);
-      }
-    }
-    return NULL;
+    f = file_used_as(f, name->qual);
+    return f ? file_axis(f, name->text) : NULL;
   }
   AxisDef *d = file_axis(f, name->text);
   for (uint32_t i = 0; !d && i < f->n_uses; i++) {

@@ -44,6 +44,7 @@ typedef struct {
   V v;
   Span span;
   bool used, is_input;
+  bool is_slot;   /* a parameter or state declared in this scope */
   uint32_t depth; /* of the ctx it was assigned in */
 } Binding;
 
@@ -63,6 +64,8 @@ struct Scope {
   uint32_t n, cap;
   Instance **instance;
   uint32_t n_instances, cap_instances;
+  const char **repeat; /* names of the repeats so far */
+  uint32_t n_repeats, cap_repeats;
   const char *path; /* prefix of parameters, "" at the model: "h.*.attn" */
   Ctx *ctx;
   Instance *self;
@@ -89,15 +92,15 @@ typedef struct {
   int64_t size; /* -1: unknown, -2: being computed */
   Span span;
   bool given; /* by set */
-  int64_t value;
   FileScope *file;
 } AxisDef;
 
 typedef struct {
   const char *name;
   AstExpr *value;
+  FileScope *file; /* where its value is read */
   V v;
-  bool done, busy;
+  bool done, busy, given;
 } SettingDef;
 
 /* One file, or the whole library, as seen with its axes bound. */
@@ -175,7 +178,7 @@ struct Elab {
   const Type *opt_param; /* the parameter's type; its first n_opt_repeat dims are repeats */
   uint32_t n_opt_repeat;
   uint32_t *fan_in; /* per parameter: product of its contracted axes, once known */
-  uint64_t site;    /* hash of the calls around: random numbers are keyed by it */
+  uint32_t draws;   /* random numbers asked for so far in this function: the key of the next */
 };
 
 /* ---- elab.c: errors, names, axes ---- */
@@ -201,10 +204,10 @@ bool find_axis(Elab *e, Scope *s, const AstName *name, AxisBinding *out);
 bool axis_known(Scope *s, const char *name);
 bool axis_size(Elab *e, AxisDef *d, int64_t *out);
 AxisDef *file_axis(FileScope *f, const char *name);
+FileScope *file_used_as(FileScope *f, const char *alias); /* NULL: no such file */
 SettingDef *file_setting(FileScope *f, const char *name);
 const AstItem *find_def(FileScope *f, AstItemKind kind, const char *name, FileScope **home);
-FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user,
-                      Scope *scope);
+FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user);
 /* A suggestion for an unknown name among those visible. */
 void suggest(Elab *e, uint32_t diag, Scope *s, const char *name);
 

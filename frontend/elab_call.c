@@ -191,7 +191,7 @@ static V call_reduction(Elab *e, Scope *s, const AstExpr *x, const char *name, O
 
 /* ---- random numbers ---- */
 
-static V random_tensor(Elab *e, Ctx *c, const Type *dims, uint32_t salt, Span at) {
+static V random_tensor(Elab *e, Ctx *c, const Type *dims, Span at) {
   Val args[IR_MAX_RANK + 2];
   uint32_t n = 0, loops = 0;
   Ctx *chain[IR_MAX_RANK];
@@ -213,8 +213,8 @@ static V random_tensor(Elab *e, Ctx *c, const Type *dims, uint32_t salt, Span at
     axis[i] = dims->dim[i].axis;
     number[i] = dims->dim[i].size;
   }
-  uint32_t key[3] = {at.file, at.begin, salt};
-  uint64_t h = hash_bytes(key, sizeof key, e->site);
+  uint32_t key = e->draws++;
+  uint64_t h = hash_bytes(&key, sizeof key, 0);
   number[dims->rank] = (int64_t)((h ^ h >> 32) & 0x7fffffff);
   Attr attr = {
       .axis = axis, .n_axis = dims->rank, .num = number, .n_num = dims->rank + 1u, .dtype = e->m->real};
@@ -239,7 +239,7 @@ static V call_dropout(Elab *e, Scope *s, const AstExpr *x) {
     return t;
   }
   Builder *b = &s->ctx->b;
-  V u = random_tensor(e, s->ctx, vtype(e, &t), 0, x->span);
+  V u = random_tensor(e, s->ctx, vtype(e, &t), x->span);
   u = as_tensor(e, s->ctx, u, vtype(e, &t)->dtype);
   DType d = vtype(e, &t)->dtype;
   Val keep = ir_binary(b, OP_LE, ir_const(b, d, v[1].num), u.val);
@@ -260,10 +260,10 @@ static V call_draw(Elab *e, Scope *s, const AstExpr *x, bool is_normal) {
     type_push(&t, axis[i], size[i]);
   }
   Ctx *c = s->ctx;
-  V u = random_tensor(e, c, &t, 1, x->span);
+  V u = random_tensor(e, c, &t, x->span);
   if (is_normal && u.kind == V_TENSOR) {
     Builder *b = &c->b;
-    V w = random_tensor(e, c, &t, 2, x->span);
+    V w = random_tensor(e, c, &t, x->span);
     DType d = e->m->real;
     Val log_u = ir_unary(b, OP_LOG1P, ir_unary(b, OP_NEG, u.val));
     Val radius = ir_unary(b, OP_SQRT, ir_binary(b, OP_MUL, ir_const(b, d, -2), log_u));

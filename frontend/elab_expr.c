@@ -182,6 +182,18 @@ static V compare_or_logic(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
   return built(e, c, ir_binary(&c->b, code, v[swap].val, v[!swap].val), at);
 }
 
+/* A parameter that was scaled or shifted, on its own axes, is still that parameter to what it is multiplied
+ * with. */
+static uint32_t same_parameter(Elab *e, const V *a, const V *b, const V *out) {
+  const V *v[2] = {a, b};
+  for (int i = 0; i < 2; i++) {
+    if (v[i]->kind == V_TENSOR && v[i]->param != NONE && type_same_dims(vtype(e, v[i]), vtype(e, out))) {
+      return v[i]->param;
+    }
+  }
+  return NONE;
+}
+
 V binary(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
   if (a.kind == V_POISON || b.kind == V_POISON) {
     return poison();
@@ -208,6 +220,7 @@ V binary(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
     return out;
   }
   out.scalar = scalar;
+  out.param = same_parameter(e, &a, &b, &out);
   if (vtype(e, &out)->rank == 0) {
     V ka = a, kb = b;
     if (a.kind == V_TENSOR && (a.ctx != c || a.val != v[0].val)) {
@@ -264,6 +277,7 @@ V unary_op(Elab *e, Ctx *c, OpCode code, V a, Span at) {
   V out = built(e, c, ir_unary(&c->b, code, v.val), at);
   if (out.kind == V_TENSOR) {
     out.scalar = a.scalar;
+    out.param = a.param;
     if (code == OP_NEG && a.n_terms && a.ctx == c) {
       scale_terms(e, &out, &a, -1);
     }
@@ -273,15 +287,14 @@ V unary_op(Elab *e, Ctx *c, OpCode code, V a, Span at) {
 
 /* ---- names ---- */
 
-static V setting_value(Elab *e, Scope *s, SettingDef *d, Span at) {
-  (void)s;
+static V setting_value(Elab *e, SettingDef *d, Span at) {
   if (!d->done) {
     if (d->busy) {
       report(e, at, "setting '%s' depends on itself", d->name);
       return poison();
     }
     d->busy = true;
-    Scope file = {.file = e->main, .ctx = e->root};
+    Scope file = {.file = d->file, .ctx = e->root};
     double v;
     bool whole;
     d->v = eval_number(e, &file, d->value, &v, &whole, "a setting") ? num(v) : poison();
@@ -302,7 +315,7 @@ static V eval_name(Elab *e, Scope *s, const AstName *name) {
   }
   SettingDef *st = name->qual ? NULL : file_setting(s->file, name->text);
   if (st) {
-    return setting_value(e, s, st, name->span);
+    return setting_value(e, st, name->span);
   }
   if (axis_known(s, name->text) || name->qual) {
     AxisBinding a;

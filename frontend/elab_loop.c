@@ -35,7 +35,7 @@ static void add_assigned(Elab *e, const AstBlock *b, Names *out) {
 }
 
 static bool is_state_name(Elab *e, Scope *s, const char *name) {
-  for (Scope *p = s; p; p = p->up) {
+  for (Scope *p = s; p && p->in_module; p = p->up) {
     for (uint32_t i = 0; i < e->n_slots; i++) {
       size_t n = strlen(p->path ? p->path : "");
       const char *path = e->slot[i].path;
@@ -267,9 +267,30 @@ static void finish(Elab *e, Scope *s, const AstStmt *st, Round *r, const Names *
   }
 }
 
+/* The index is no axis, and the repeats of one body have names of their own, for the paths of their
+ * parameters. */
+static bool name_loop(Elab *e, Scope *s, const AstStmt *st) {
+  const char *name = st->loop.index.text;
+  if (axis_known(s, name)) {
+    report(e, st->loop.index.span, "'%s' is an axis; the index of a loop needs another name", name);
+    return false;
+  }
+  for (uint32_t i = 0; st->kind == STMT_REPEAT && i < s->n_repeats; i++) {
+    if (!strcmp(s->repeat[i], name)) {
+      report(e, st->loop.index.span,
+             "a second repeat '%s' in one body would name its parameters as the first does", name);
+      return false;
+    }
+  }
+  if (st->kind == STMT_REPEAT) {
+    VEC_PUSH(e->arena, s->repeat, s->n_repeats, s->cap_repeats, name);
+  }
+  return true;
+}
+
 void run_loop(Elab *e, Scope *s, const AstStmt *st) {
   AxisBinding a;
-  if (!find_axis(e, s, &st->loop.axis, &a)) {
+  if (!find_axis(e, s, &st->loop.axis, &a) || !name_loop(e, s, st)) {
     return;
   }
   Names carry = carried_names(e, s, &st->loop.body);
@@ -281,10 +302,12 @@ void run_loop(Elab *e, Scope *s, const AstStmt *st) {
     }
     type[i] = start_type(e, v);
   }
+  const uint32_t draws = e->draws; /* every round draws the same numbers */
   for (int round = 0; round < MAX_ROUNDS; round++) {
     Round r;
     Type *next = ARENA_ARRAY(e->arena, Type, carry.n);
     memcpy(next, type, carry.n * sizeof *next);
+    e->draws = draws;
     if (!run_round(e, s, st, &a, &carry, type, &r)) {
       for (uint32_t i = 0; i < carry.n; i++) {
         scope_set(e, s, carry.v[i], poison(), st->span);

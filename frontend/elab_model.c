@@ -12,7 +12,7 @@ void begin_function(Elab *e, const char *name) {
   e->root->b = (Builder){e->func, e->func->body, {.file = NONE}, &e->err};
   e->n_slots = 0;
   e->in_optimizer = false;
-  e->site = 0;
+  e->draws = 0;
   for (int i = 0; i < 3; i++) {
     e->scalar_arg[i] = NONE;
   }
@@ -191,6 +191,9 @@ bool elab_function(Elab *e, const AstItem *model, const char *name, bool trainin
   for (uint32_t i = 0; i < model->def.n_inputs; i++) {
     const AstInput *in = &model->def.inputs[i];
     Type t;
+    if (axis_known(&s, in->name.text)) {
+      report(e, in->name.span, "'%s' is an axis; an input needs another name", in->name.text);
+    }
     if (!input_type(e, &s, in, &t)) {
       return false;
     }
@@ -251,16 +254,24 @@ static const AstItem *find_model(Elab *e, const AstFile *f, const AstItem *plan)
   return found;
 }
 
+/* The library, which the file or one it uses asks for. */
+static void find_library(const AstFile *file, FileScope *std) {
+  for (uint32_t i = 0; i < file->n && !std->n_files; i++) {
+    const AstItem *item = file->v[i];
+    if (item->kind == ITEM_USE && !item->use.path) {
+      std->file = item->use.files;
+      std->n_files = item->use.n_files;
+    } else if (item->kind == ITEM_USE && item->use.n_files) {
+      find_library(item->use.files[0], std);
+    }
+  }
+}
+
 static void make_scopes(Elab *e, AstFile *file) {
   e->std = ARENA_NEW(e->arena, FileScope);
   e->std->alias = "std";
-  for (uint32_t i = 0; i < file->n; i++) {
-    if (file->v[i]->kind == ITEM_USE && !file->v[i]->use.path) {
-      e->std->file = file->v[i]->use.files;
-      e->std->n_files = file->v[i]->use.n_files;
-    }
-  }
-  e->main = file_scope(e, file, "", NULL, NULL, NULL);
+  find_library(file, e->std);
+  e->main = file_scope(e, file, "", NULL, NULL);
 }
 
 /* The plan's `set`s: axes and settings of the main file. */
@@ -270,29 +281,28 @@ static bool apply_sets(Elab *e, const AstItem *plan) {
     const AstPlanItem *p = plan->plan.v[i];
     for (uint32_t k = 0; p->kind == PLAN_SET && k < p->args.n; k++) {
       const AstArg *a = &p->args.v[k];
-      AxisDef *axis = a->name.text ? file_axis(e->main, a->name.text) : NULL;
-      SettingDef *st = a->name.text ? file_setting(e->main, a->name.text) : NULL;
+      FileScope *f = a->name.qual ? file_used_as(e->main, a->name.qual) : e->main;
+      AxisDef *axis = a->name.text && f ? file_axis(f, a->name.text) : NULL;
+      SettingDef *st = a->name.text && f ? file_setting(f, a->name.text) : NULL;
       if (!axis && !st) {
         Scope s = {.file = e->main};
         uint32_t d =
             report(e, a->span, "set: there is no axis or setting '%s'", a->name.text ? a->name.text : "");
         suggest(e, d, &s, a->name.text ? a->name.text : "");
         ok = false;
-      } else if (axis ? axis->given : st->done) {
+      } else if (axis ? axis->given : st->given) {
         report(e, a->span, "'%s' is set twice", a->name.text);
         ok = false;
       } else if (axis) {
         axis->given = true;
         axis->formula = a->value;
-        axis->size = -1;
+        axis->file = e->main;
       } else {
+        st->given = true;
         st->value = a->value;
+        st->file = e->main;
       }
     }
-  }
-  /* a set axis takes its formula like any other; `given` only guarded against a second set */
-  for (uint32_t i = 0; i < e->main->n_axes; i++) {
-    e->main->axis[i].given = false;
   }
   return ok;
 }

@@ -14,6 +14,23 @@ static bool belongs_to(const char *slot, const Ctx *c) {
   return n && !strncmp(slot, c->path, n) && slot[n] == '.';
 }
 
+/* `param w[a]: f32`: the precision's own float; other types would need storage of their own. */
+static bool slot_dtype(Elab *e, const AstDecl *d, DType *out) {
+  DType t = e->m->real;
+  if (strcmp(d->dtype.text, "float") && !dtype_parse(d->dtype.text, strlen(d->dtype.text), &t)) {
+    report(e, d->dtype.span, "there is no type '%s'", d->dtype.text);
+    return false;
+  }
+  t = t == DT_F32 && e->m->real == DT_F64 ? DT_F64 : t;
+  if (t != e->m->real) {
+    report(e, d->dtype.span, "'%s' of type %s is not built yet; leave the type out", d->name.text,
+           dtype_name(t));
+    return false;
+  }
+  *out = t;
+  return true;
+}
+
 /* The declared axes, with the axes of the repeats around in front. */
 static bool slot_type(Elab *e, Scope *s, const AstDecl *d, const char *path, Type *out, uint32_t *n_repeat) {
   Ctx *chain[IR_MAX_RANK];
@@ -24,6 +41,9 @@ static bool slot_type(Elab *e, Scope *s, const AstDecl *d, const char *path, Typ
     }
   }
   *out = type_scalar(e->m->real);
+  if (d->dtype.text && !slot_dtype(e, d, &out->dtype)) {
+    return false;
+  }
   *n_repeat = n;
   while (n-- > 0) {
     if (!type_push(out, chain[n]->axis, chain[n]->size)) {
@@ -36,17 +56,21 @@ static bool slot_type(Elab *e, Scope *s, const AstDecl *d, const char *path, Typ
     if (!find_axis(e, s, &d->axes.v[i], &a)) {
       return false;
     }
+    if (type_has(out, a.axis)) {
+      uint32_t id = report(e, d->axes.v[i].span, "'%s' has the axis '%s' twice", d->name.text, a.name);
+      diag_hint(e->diag, id,
+                "declare a second name of the same size (axis %s_out = %s) and write %s[%s, %s_out]", a.name,
+                a.name, d->name.text, a.name, a.name);
+      return false;
+    }
     if (!type_push(out, a.axis, a.size)) {
-      report(e, d->axes.v[i].span,
-             "'%s' has the axis '%s' twice; declare a second name of the same size (axis %s_out = %s) and "
-             "write %s[%s, %s_out]",
-             d->name.text, a.name, a.name, a.name, d->name.text, a.name, a.name);
+      report(e, d->span, "'%s' has more than %d axes, its repeats included", d->name.text, IR_MAX_RANK);
       return false;
     }
   }
   int64_t bytes;
   if (!type_bytes(out, &bytes)) {
-    report(e, d->span, "'%s' cannot be: its bytes pass 2^63", d->name.text);
+    report(e, d->span, "'%s' cannot be: %s is more than 2^63 bytes", d->name.text, type_text(e, out));
     return false;
   }
   return true;
@@ -132,7 +156,16 @@ static void bind_slot(Elab *e, Scope *s, const AstDecl *d, Slot *slot) {
   v.param = slot->is_state ? NONE : slot->row;
   scope_set(e, s, d->name.text, v, d->name.span);
   Binding *b = scope_find(s, d->name.text);
-  b->is_input = true;
+  b->is_input = b->is_slot = true;
+}
+
+static bool is_declared(Scope *s, const char *name) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    if (!strcmp(s->v[i].name, name) && s->v[i].is_slot) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void declare_params(Elab *e, Scope *s, const AstStmt *st) {
@@ -149,6 +182,10 @@ void declare_params(Elab *e, Scope *s, const AstStmt *st) {
       report(e, d->name.span, "'%s' is an axis; a parameter needs another name", d->name.text);
       continue;
     }
+    if (is_declared(s, d->name.text)) {
+      report(e, d->name.span, "'%s' is declared twice in this body", d->name.text);
+      continue;
+    }
     const char *path = join_path(e, s->path, d->name.text);
     uint32_t row = param_row(e, s, d, path, st->kind == STMT_FROZEN);
     if (row == NONE) {
@@ -163,6 +200,20 @@ void declare_states(Elab *e, Scope *s, const AstStmt *st) {
   Module *m = e->m;
   for (uint32_t i = 0; i < st->decl.n; i++) {
     const AstDecl *d = &st->decl.v[i];
+    if (!d->name.text) {
+      continue;
+    }
+    if (!s->in_module || is_declared(s, d->name.text)) {
+      report(e, d->name.span,
+             s->in_module ? "'%s' is declared twice in this body"
+                          : "a function holds no state; make it a module",
+             d->name.text);
+      continue;
+    }
+    if (axis_known(s, d->name.text)) {
+      report(e, d->name.span, "'%s' is an axis; a state needs another name", d->name.text);
+      continue;
+    }
     const char *path = join_path(e, s->path, d->name.text);
     uint32_t row = NONE;
     for (uint32_t k = 0; k < m->n_states; k++) {
@@ -171,7 +222,7 @@ void declare_states(Elab *e, Scope *s, const AstStmt *st) {
     if (row == NONE) {
       IrState r = {.name = arena_strdup(&m->arena, path), .param = NONE};
       bool whole;
-      if (!s->in_module || !slot_type(e, s, d, path, &r.type, &r.n_repeat) ||
+      if (!slot_type(e, s, d, path, &r.type, &r.n_repeat) ||
           !eval_number(e, s, d->init, &r.fill, &whole, "the start of a state")) {
         scope_set(e, s, d->name.text, poison(), d->name.span);
         continue;
@@ -185,7 +236,7 @@ void declare_states(Elab *e, Scope *s, const AstStmt *st) {
 
 bool assign_state(Elab *e, Scope *s, const char *name, V v, Span at) {
   const Slot *slot = NULL;
-  for (Scope *p = s; p && !slot; p = p->up) {
+  for (Scope *p = s; p && p->in_module && !slot; p = p->up) {
     const char *path = join_path(e, p->path ? p->path : "", name);
     for (uint32_t i = 0; i < e->n_slots && !slot; i++) {
       slot = e->slot[i].is_state && !strcmp(e->slot[i].path, path) ? &e->slot[i] : NULL;

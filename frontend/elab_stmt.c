@@ -205,12 +205,6 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
   if (!enter(e, def, at)) {
     return poison();
   }
-  uint64_t site = e->site;
-  uint32_t key[2] = {at.file, at.begin};
-  e->site = hash_bytes(key, sizeof key, site);
-  if (inst) {
-    e->site = hash_bytes(inst->path, strlen(inst->path), e->site);
-  }
   Scope s = {.file = file,
              .axis = ARENA_ARRAY(e->arena, AxisBinding, n_axes),
              .n_axes = n_axes,
@@ -223,6 +217,10 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
   bool ok = true;
   for (uint32_t i = 0; i < def->def.n_inputs; i++) {
     const AstInput *in = &def->def.inputs[i];
+    if (axis_known(&s, in->name.text)) {
+      report(e, in->name.span, "'%s' is an axis; an input needs another name", in->name.text);
+      ok = false;
+    }
     V v = in->type ? assert_type(e, &s, in->type, arg[i], in->name.text) : arg[i];
     ok &= v.kind != V_POISON;
     scope_set(e, &s, in->name.text, v, in->name.span);
@@ -234,7 +232,6 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
       warn_unused(e, &s);
     }
   }
-  e->site = site;
   e->depth--;
   if (ok && def->kind == ITEM_MODEL && !s.returned && s.result.kind == V_POISON) {
     report(e, at, "model '%s' used as a module yields its first output, and it has none", def->def.name.text);
@@ -316,6 +313,11 @@ static void run_assign(Elab *e, Scope *s, const AstStmt *st) {
   }
   if (axis_known(s, name)) {
     report(e, st->bind.name.span, "'%s' is an axis; a value needs another name", name);
+    return;
+  }
+  if (!strcmp(name, "loss") && s->in_module && !s->self && scope_find(s, name)) {
+    uint32_t d = report(e, st->bind.name.span, "loss is assigned once");
+    diag_hint(e->diag, d, "collect its terms under other names");
     return;
   }
   if (v.kind == V_TENSOR && e->func->val[v.val].name == NULL) {
@@ -403,8 +405,10 @@ static void run_return(Elab *e, Scope *s, const AstStmt *st) {
 void run_block(Elab *e, Scope *s, const AstBlock *b) {
   for (uint32_t i = 0; i < b->n; i++) {
     const AstStmt *st = b->v[i];
-    if (s->returned) {
-      diag_warning(e->diag, st->span, "this is never reached: the body has returned");
+    if (s->returned) { /* after an `if` the rest is the other branch */
+      if (i && b->v[i - 1]->kind == STMT_RETURN) {
+        diag_warning(e->diag, st->span, "this is never reached: the body has returned");
+      }
       return;
     }
     switch (st->kind) {
