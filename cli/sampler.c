@@ -11,7 +11,9 @@ int sampler_open(Sampler *s, const Args *a, Codegen *cg, Device *d, const Tokeni
   }
   const Plan *p = &s->session.model->plan;
   if (p->time_axis == NONE || p->vocab_axis == NONE) {
-    error_set(err, ERR_INPUT, "sampling needs a model of token ids [batch, time] with an output 'logits' that has a vocabulary axis");
+    error_set(err, ERR_INPUT,
+              "sampling needs a model of token ids [batch, time] with an output 'logits' that has a "
+              "vocabulary axis");
     return ERR_INPUT;
   }
   const char *outputs[] = {"logits"};
@@ -73,7 +75,37 @@ static void logits_at(Sampler *s, int64_t position, float *out) {
   }
 }
 
-bool sampler_text(Sampler *s, const char *prompt, int64_t n_tokens, const SampleRule *rule, uint64_t seed, Str *out, Error *err) {
+/* Length of the UTF-8 character at p, 0 when there is none. */
+static size_t character(const unsigned char *p, size_t n) {
+  size_t want = p[0] < 0x80                   ? 1
+                : p[0] >= 0xC2 && p[0] < 0xE0 ? 2
+                : p[0] >= 0xE0 && p[0] < 0xF0 ? 3
+                : p[0] >= 0xF0 && p[0] < 0xF5 ? 4
+                                              : 0;
+  for (size_t i = 1; i < want; i++) {
+    if (i >= n || (p[i] & 0xC0) != 0x80) {
+      return 0;
+    }
+  }
+  return want;
+}
+
+/* What a model of bytes writes need not be UTF-8; what we print is: a byte that fits nowhere becomes U+FFFD.
+ */
+static void append_readable(Str *out, const Str *raw) {
+  for (size_t i = 0; i < raw->len;) {
+    size_t n = character((const unsigned char *)raw->s + i, raw->len - i);
+    if (n) {
+      str_write(out, raw->s + i, n);
+    } else {
+      str_puts(out, "\xEF\xBF\xBD");
+    }
+    i += n ? n : 1;
+  }
+}
+
+bool sampler_text(Sampler *s, const char *prompt, int64_t n_tokens, const SampleRule *rule, uint64_t seed,
+                  Str *out, Error *err) {
   Arena mem = {0};
   int32_t *ids;
   int64_t n;
@@ -90,6 +122,7 @@ bool sampler_text(Sampler *s, const char *prompt, int64_t n_tokens, const Sample
   double *scratch = ARENA_ARRAY(&mem, double, 2 * (size_t)s->vocab);
   int32_t *window = exec_map(s->exec, s->tokens);
   int64_t known = tokenizer_size(s->tokenizer) < s->vocab ? tokenizer_size(s->tokenizer) : s->vocab;
+  Str raw = {0};
   bool ok = true;
   for (int64_t i = 0; ok && i < n_tokens; i++) {
     int64_t from = n > s->time ? n - s->time : 0, used = n - from;
@@ -102,9 +135,11 @@ bool sampler_text(Sampler *s, const char *prompt, int64_t n_tokens, const Sample
       ok = error_set(err, ERR_RUN, "sampling: no logit is a number at token %lld", (long long)i);
     } else if (ok) {
       text[n++] = (int32_t)id;
-      tokenizer_decode(s->tokenizer, (int32_t)id, out);
+      tokenizer_decode(s->tokenizer, (int32_t)id, &raw);
     }
   }
+  append_readable(out, &raw);
+  str_free(&raw);
   arena_free(&mem);
   return ok;
 }
