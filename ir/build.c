@@ -371,13 +371,14 @@ static double block_flops(const Func *f, const Block *b) {
   return sum;
 }
 
+/* Work of a product: every axis of either operand once; in double, for it may pass what a tensor may hold. */
 static double contraction_flops(const Func *f, const Op *op, double passes) {
-  Type x = f->val[op->arg[0]].type, joined;
-  Axis clash;
-  if (!type_join(&x, &f->val[op->arg[1]].type, &joined, &clash)) {
-    return 0;
+  const Type *x = &f->val[op->arg[0]].type, *y = &f->val[op->arg[1]].type;
+  double n = (double)type_count(x);
+  for (int i = 0; i < y->rank; i++) {
+    n *= type_has(x, y->dim[i].axis) ? 1 : (double)y->dim[i].size;
   }
-  return passes * 2 * (double)type_count(&joined);
+  return passes * 2 * n;
 }
 
 double ir_op_flops(const Func *f, OpId id) {

@@ -27,6 +27,10 @@ static bool contract_type(Infer *x, const Type *a, const Type *b, const Axis *ax
       }
     }
   }
+  int64_t bytes;
+  if (!type_bytes(&r, &bytes)) { /* also of products that no op returns: scores, logits */
+    return infer_fail_type(x, &r, "the product is too large");
+  }
   *out = r;
   return true;
 }

@@ -31,6 +31,10 @@ static double to_int(DType d, double v) {
   return isnan(v) ? 0 : v < lo ? lo : v > hi ? hi : trunc(v);
 }
 
+int64_t interp_int(double v) {
+  return (int64_t)to_int(DT_I64, v);
+}
+
 static double wrap(DType d, int64_t v) {
   return d == DT_I32 ? (double)(int32_t)v : d == DT_U8 ? (double)(uint8_t)v : (double)v;
 }
@@ -40,7 +44,7 @@ double round_to(DType d, double v) {
   case DT_F32: return (double)(float)v;
   case DT_I32:
   case DT_I64:
-  case DT_U8: return wrap(d, (int64_t)to_int(DT_I64, v));
+  case DT_U8: return wrap(d, interp_int(v));
   case DT_BOOL: return v != 0;
   case DT_F64:
   case DT_F16:
@@ -128,7 +132,7 @@ static double modulo(double a, double b) {
 double interp_scalar(OpCode c, double a, double b, DType d) {
   OpClass cls = ir_op_info[c].cls;
   if (!dtype_is_float(d) && d != DT_BOOL && (cls == CLASS_UNARY || cls == CLASS_BINARY)) {
-    return wrap(d, int_scalar(c, (int64_t)to_int(DT_I64, a), (int64_t)to_int(DT_I64, b)));
+    return wrap(d, int_scalar(c, interp_int(a), interp_int(b)));
   }
   switch (c) {
   case OP_NEG: return -a;

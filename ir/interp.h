@@ -38,6 +38,7 @@ int64_t rows_begin(Walk *w, const Type *dims, const Type *const *operand, uint32
 
 double interp_scalar(OpCode c, double a, double b, DType d); /* one pointwise op, SELECT and CAST excluded */
 double round_to(DType d, double v);
+int64_t interp_int(double v); /* saturates; NaN is 0 */
 
 /* One function a group of rows; each computes x->val of the op's results. */
 bool interp_pointwise(Interp *x, const Op *op);

@@ -137,15 +137,15 @@ bool interp_index(Interp *x, const Op *op) {
 
 bool interp_random(Interp *x, const Op *op) {
   Tensor out = tensor_new(x, x->f->val[op->result].type);
-  uint64_t seed = (uint64_t)(int64_t)x->val[op->arg[0]].data[0],
-           attempt = (uint64_t)(int64_t)x->val[op->arg[1]].data[0];
+  uint64_t seed = (uint64_t)interp_int(x->val[op->arg[0]].data[0]),
+           attempt = (uint64_t)interp_int(x->val[op->arg[1]].data[0]);
   int64_t index[IR_MAX_RANK];
   uint32_t n = op->n_args - 2;
   if (n > IR_MAX_RANK) {
     return error_set(x->err, ERR_RUN, "random: more than %d enclosing loops", IR_MAX_RANK);
   }
   for (uint32_t i = 0; i < n; i++) {
-    index[i] = (int64_t)x->val[op->arg[i + 2]].data[0];
+    index[i] = interp_int(x->val[op->arg[i + 2]].data[0]);
   }
   uint32_t loops = rng_loops(index, n), id = (uint32_t)op->attr.num[op->attr.n_num - 1];
   int64_t count = type_count(&out.type);

@@ -195,20 +195,17 @@ typedef struct {
   int64_t at;
 } Keyed;
 
+/* NaN counts as largest, as in argmax. */
 static int by_value(const void *a, const void *b) {
   const Keyed *x = a, *y = b;
-  if (x->v != y->v) {
-    return x->v < y->v ? -1 : 1;
-  }
-  return x->at < y->at ? -1 : 1;
+  int nan = (isnan(x->v) != 0) - (isnan(y->v) != 0), less = x->v < y->v ? -1 : x->v > y->v;
+  return nan ? nan : less ? less : x->at < y->at ? -1 : 1;
 }
 
 static int by_value_down(const void *a, const void *b) {
   const Keyed *x = a, *y = b;
-  if (x->v != y->v) {
-    return x->v > y->v ? -1 : 1;
-  }
-  return x->at < y->at ? -1 : 1;
+  int up = by_value(a, b);
+  return x->v == y->v || (isnan(x->v) && isnan(y->v)) ? up : -up;
 }
 
 static void sort_all(Interp *x, const Tensor *t, const Op *op) {
