@@ -420,7 +420,7 @@ static const Op *attention_op(const Func *f, OpId region) {
 
 static Types types_of(const Func *f, const Op *op) {
   bool grad = op->code == OP_ATTENTION_GRAD;
-  const Type *arg[6];
+  const Type *arg[6] = {0};
   for (uint32_t i = 0; i < op->n_args && i < 6; i++)
     arg[i] = &f->val[op->arg[i]].type;
   return (Types){arg[ARG_Q], arg[ARG_K], arg[ARG_V], grad ? arg[ARG_O] : &f->val[op->result].type,
