@@ -2,6 +2,7 @@
  *
  *   expand   composites that no kernel computes whole become primitives
  *   group    which ops share a region (fuse_group.c)
+ *   remat    what kernels compute again instead of reading it (fuse_remat.c)
  *   emit     the block anew (fuse_emit.c)
  *   results  copies where a value needs memory of its own (fuse_result.c) */
 #include "passes/fuse.h"
@@ -61,6 +62,7 @@ static void fuse_block(Func *f, Block *b, Error *err) {
     for (uint32_t k = 0; k < f->op[ops[p]].n_results; k++)
       x.pos[f->op[ops[p]].result + k] = p;
   fuse_group(&x);
+  fuse_remat(&x);
   fuse_emit(&x);
   arena_free(&x.mem);
 }

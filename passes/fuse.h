@@ -30,6 +30,7 @@ typedef struct {
   uint32_t n_ops, cap_ops;
   uint64_t *reach; /* units it depends on, itself included */
   bool dead;       /* merged into another */
+  bool closed;     /* reads what others computed, computes nothing of theirs again */
 } Unit;
 
 typedef struct {
@@ -46,6 +47,8 @@ typedef struct {
   uint32_t *n_users;
   Unit *unit;
   uint32_t n_units, words;
+  bool *remat;    /* by position: units other than its own compute it again */
+  bool *exported; /* by value: written to memory by its unit */
   /* emission */
   Val *outer; /* by value: what it is called outside of regions, NONE: not emitted */
   bool *done; /* by unit */
@@ -53,11 +56,14 @@ typedef struct {
 
 /* fuse_group.c: roles and units of the block. */
 void fuse_group(Fuse *x);
+/* fuse_remat.c: what is computed again, and what is written to memory. */
+void fuse_remat(Fuse *x);
+/* May operand k be computed in the op's own region? Otherwise it has to lie in memory. */
+bool edge_fuses(const Op *op, uint32_t k);
 /* fuse_emit.c: the block anew, from regions, views and loops. */
 void fuse_emit(Fuse *x);
 /* Position of the op that computes v, NONE: a parameter. */
 uint32_t fuse_pos(const Fuse *x, Val v);
-const char *unit_class(const Fuse *x, const Unit *u);
 
 /* fuse_result.c: copies where a loop, a stacked value or a result of the function needs memory of its own. */
 void fuse_copies_before(Func *f, Block *b, Error *err); /* operands of loops */

@@ -33,7 +33,7 @@ static void region_need(Region *r, Val v) {
   if (r->map[v] != NONE)
     return;
   uint32_t p = fuse_pos(x, v);
-  if (p != NONE && x->role[p] == ROLE_FREE) {
+  if (p != NONE && (x->role[p] == ROLE_FREE || x->remat[p])) {
     region_op(r, p);
     return;
   }
@@ -80,9 +80,11 @@ static Val outer_of(Fuse *x, Val v) {
   return x->outer[v];
 }
 
-const char *unit_class(const Fuse *x, const Unit *u) {
+static const char *unit_class(const Fuse *x, const Unit *u, const bool *need) {
   bool rows = false, gather = false, moves = true;
   for (uint32_t i = 0; i < u->n_ops; i++) {
+    if (!need[i])
+      continue;
     const Op *op = &x->f->op[x->op[u->op[i]]];
     moves &= ir_op_info[op->code].cls == CLASS_MOVE;
     switch (op->code) {
@@ -101,45 +103,56 @@ const char *unit_class(const Fuse *x, const Unit *u) {
   return u->reduces ? rows ? "norm" : "reduce" : gather ? "gather" : moves ? "copy" : "map";
 }
 
-static bool used_outside(const Fuse *x, uint32_t p, uint32_t k) {
-  const Op *op = &x->f->op[x->op[p]];
-  Val v = op->result + k;
-  for (uint32_t i = 0; i < x->n_users[p]; i++) {
-    uint32_t q = x->user[p][i];
-    if (q != x->n && x->home[q] == x->home[p])
-      continue;
-    const Val *use = q == x->n ? x->b->ret : x->f->op[x->op[q]].arg;
-    uint32_t n = q == x->n ? x->b->n_ret : x->f->op[x->op[q]].n_args;
-    for (uint32_t j = 0; j < n; j++)
-      if (use[j] == v)
-        return true;
+/* The unit's ops that its results depend on, by index in the unit. */
+static bool *needed_ops(const Fuse *x, const Unit *u, Arena *mem) {
+  bool *need = ARENA_ARRAY(mem, bool, u->n_ops), *at = ARENA_ARRAY(mem, bool, x->n);
+  for (uint32_t i = u->n_ops; i-- > 0;) {
+    const Op *op = &x->f->op[x->op[u->op[i]]];
+    need[i] = at[u->op[i]] || u->role == ROLE_ALONE;
+    for (uint32_t k = 0; k < op->n_results; k++)
+      need[i] |= x->exported[op->result + k];
+    for (uint32_t k = 0; need[i] && k < op->n_args; k++)
+      if (fuse_pos(x, op->arg[k]) != NONE)
+        at[fuse_pos(x, op->arg[k])] = true;
   }
-  return false;
+  return need;
 }
 
-static void emit_region(Fuse *x, const Unit *u) {
+/* Has units emitted whose values op p reads, through what it computes again too. */
+static void emit_operands(Fuse *x, uint32_t p, uint32_t unit) {
+  for (uint32_t k = 0; k < x->f->op[x->op[p]].n_args; k++) {
+    Val v = x->f->op[x->op[p]].arg[k];
+    uint32_t q = fuse_pos(x, v);
+    if (q == NONE || x->role[q] == ROLE_FREE || x->home[q] == unit)
+      continue;
+    if (x->remat[q])
+      emit_operands(x, q, unit);
+    else
+      outer_of(x, v);
+  }
+}
+
+static void emit_region(Fuse *x, uint32_t id) {
+  const Unit *u = &x->unit[id];
   Region r;
   Val *out = NULL;
   uint32_t n = 0, cap = 0;
-  /* Operands first: emitting them may emit other units. */
+  bool *need = needed_ops(x, u, &x->mem);
   for (uint32_t i = 0; i < u->n_ops; i++)
-    for (uint32_t k = 0; k < x->f->op[x->op[u->op[i]]].n_args; k++) {
-      Val v = x->f->op[x->op[u->op[i]]].arg[k];
-      uint32_t p = fuse_pos(x, v);
-      if (p != NONE && x->role[p] != ROLE_FREE && &x->unit[x->home[p]] != u)
-        outer_of(x, v);
-    }
+    if (need[i])
+      emit_operands(x, u->op[i], id);
   region_begin(&r, x, x->f->op[x->op[u->op[0]]].loc);
   for (uint32_t i = 0; i < u->n_ops; i++)
-    region_op(&r, u->op[i]);
+    if (need[i])
+      region_op(&r, u->op[i]);
   for (uint32_t i = 0; i < u->n_ops; i++) {
     const Op *op = &x->f->op[x->op[u->op[i]]];
-    bool all = u->role == ROLE_ALONE; /* such kernels write all they compute */
     for (uint32_t k = 0; k < op->n_results; k++)
-      if (all || used_outside(x, u->op[i], k))
+      if (x->exported[op->result + k] || u->role == ROLE_ALONE) /* such kernels write all they compute */
         VEC_PUSH(&x->mem, out, n, cap, op->result + k);
   }
-  region_end(&r, unit_class(x, u), out, n);
+  if (n)
+    region_end(&r, unit_class(x, u, need), out, n);
 }
 
 /* A loop or a view: the op itself, with its operands renamed. */
@@ -162,7 +175,7 @@ static void emit_unit(Fuse *x, uint32_t id) {
   if (u->role == ROLE_VIEW || u->role == ROLE_LOOP)
     emit_op(x, u->op[0]);
   else
-    emit_region(x, u);
+    emit_region(x, id);
 }
 
 void fuse_emit(Fuse *x) {

@@ -62,8 +62,7 @@ static Role role_of(const Fuse *x, const Op *op) {
   }
 }
 
-/* May operand k be computed in the op's own region? Otherwise it has to lie in memory. */
-static bool edge_fuses(const Op *op, uint32_t k) {
+bool edge_fuses(const Op *op, uint32_t k) {
   if (op_is_pointwise(op->code))
     return true;
   switch (op->code) {
