@@ -81,19 +81,30 @@ static void transpose(Pack *k, V *row, int q) {
     }
 }
 
-/* Source contiguous along k: blocks of q x q through registers. */
-static void transpose_block(Pack *k, int64_t j, int64_t q) {
+/* Source contiguous along k: q elements of the panel in blocks of q x q through registers. */
+static void transpose_rows(Pack *k, int64_t q) {
   V row[MAX_BLOCK], zero = gemm_i64(k->g, 0);
   V whole = LLVMBuildAnd(k->g->b, k->n, gemm_i64(k->g, -q), "");
   GenLoop l;
   gen_loop_begin(k->g, zero, whole, q, &l);
   for (int64_t i = 0; i < q; i++)
-    row[i] = load(k, q, at(k, k->from, l.i, 1, (j + i) * k->unit));
+    row[i] = load(k, q, at(k, k->from, l.i, 1, i * k->unit));
   transpose(k, row, (int)q);
   for (int64_t i = 0; i < q; i++)
-    store(k, row[i], at(k, k->to, l.i, k->width, i * k->width + j));
+    store(k, row[i], at(k, k->to, l.i, k->width, i * k->width));
   gen_loop_end(k->g, &l);
-  copy_elements(k, whole, k->n, j, q);
+  copy_elements(k, whole, k->n, 0, q);
+}
+
+/* Elements j .. j + n of the panel, q at a time: a loop, as the code of one block is long. */
+static void transpose_blocks(Pack *k, int64_t j, int64_t n, int64_t q) {
+  Pack block = *k;
+  GenLoop l;
+  gen_loop_begin(k->g, gemm_i64(k->g, j), gemm_i64(k->g, j + n), q, &l);
+  block.from = at(k, k->from, l.i, k->unit, 0);
+  block.to = at(k, k->to, l.i, 1, 0);
+  transpose_rows(&block, q);
+  gen_loop_end(k->g, &l);
 }
 
 static void pack_body(Pack *k) {
@@ -102,12 +113,13 @@ static void pack_body(Pack *k) {
     copy_rows(k);
     return;
   }
-  for (int64_t j = 0, q; j < k->count; j += q) {
-    q = part(k, k->count - j);
+  for (int64_t j = 0, n; j < k->count; j += n) {
+    int64_t q = part(k, k->count - j);
+    n = (k->count - j) / q * q;
     if (k->step == 1 && q > 1)
-      transpose_block(k, j, q);
+      transpose_blocks(k, j, n, q);
     else
-      copy_elements(k, zero, k->n, j, q);
+      copy_elements(k, zero, k->n, j, n);
   }
   if (k->count < k->width) {
     GenLoop l;
