@@ -202,6 +202,7 @@ bool program_plan(Draft *d, Arena *arena, Error *err) {
   Arena mem = {0};
   uint32_t n;
   bool ok = true;
+  share_in_place(d);
   add_scratch(d, arena);
   find_lives(p);
   Item *item = list_items(p, &n, &ok, &mem);

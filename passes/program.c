@@ -17,14 +17,12 @@ struct Place {
   const Place *piece;
 };
 
-typedef enum { SLICED_UNKNOWN, SLICED_YES, SLICED_NO } Sliced;
-
 typedef struct {
   Making make;
-  Place *place; /* by value: where it lies now */
-  Place *want;  /* by value: where it has to lie; buffer NONE: anywhere */
-  Sliced *sliced;
-  uint32_t index; /* buffer of 0, 1, 2, ...: loop indices */
+  Place *place;         /* by value: where it lies now */
+  Place *want;          /* by value: where it has to lie; buffer NONE: anywhere */
+  unsigned char *apart; /* by value: 0 unknown, 1 no, 2 yes */
+  uint32_t index;       /* buffer of 0, 1, 2, ...: loop indices */
 } Lower;
 
 static const Place nowhere = {.buffer = NONE};
@@ -91,42 +89,39 @@ static bool want_at(Lower *x, Val v, Place at) {
 
 /* ---- uses ---- */
 
-static Sliced sliced_by(const Func *f, const Block *b, Val v);
-
-static Sliced sliced_by_op(const Func *f, const Block *b, const Op *op, uint32_t k) {
+static bool sliced_by_op(const Func *f, const Block *b, const Op *op, uint32_t k) {
   Val v = op->arg[k];
   if (op->code == OP_LOOP) {
     uint32_t first = (uint32_t)op->attr.num[1], n = (uint32_t)op->attr.num[2];
-    return k >= first && k < first + n ? SLICED_YES : SLICED_NO;
+    return k >= first && k < first + n;
   }
   Axis lead = ir_type(f, v)->dim[0].axis;
   if (!is_whole_view(op->code))
-    return SLICED_NO;
-  uint32_t n = op->code == OP_MERGE ? op->attr.n_axis - 1 : 1;
-  for (uint32_t i = 0; i < n && op->code != OP_RENAME; i++)
+    return false;
+  uint32_t n = op->code == OP_MERGE ? op->attr.n_axis - 1 : op->code == OP_SPLIT ? 1 : 0;
+  for (uint32_t i = 0; i < n; i++)
     if (op->attr.axis[i] == lead)
-      return SLICED_NO;
-  return sliced_by(f, b, op->result);
+      return false;
+  return stacked_apart(f, b, op->result);
 }
 
-/* Does nothing but loops that go through its leading axis read v? Then its slices may lie apart. */
-static Sliced sliced_by(const Func *f, const Block *b, Val v) {
+bool stacked_apart(const Func *f, const Block *b, Val v) {
   for (uint32_t i = 0; i < b->n_ret; i++)
     if (b->ret[i] == v)
-      return SLICED_NO;
+      return false;
   for (uint32_t i = 0; i < b->n_ops; i++) {
     const Op *op = &f->op[b->op[i]];
     for (uint32_t k = 0; k < op->n_args; k++)
-      if (op->arg[k] == v && sliced_by_op(f, b, op, k) == SLICED_NO)
-        return SLICED_NO;
+      if (op->arg[k] == v && !sliced_by_op(f, b, op, k))
+        return false;
   }
-  return SLICED_YES;
+  return true;
 }
 
 static bool lies_apart(Lower *x, const Block *b, Val v) {
-  if (x->sliced[v] == SLICED_UNKNOWN)
-    x->sliced[v] = sliced_by(x->make.f, b, v);
-  return x->sliced[v] == SLICED_YES;
+  if (!x->apart[v])
+    x->apart[v] = stacked_apart(x->make.f, b, v) ? 2 : 1;
+  return x->apart[v] == 2;
 }
 
 /* ---- ops ---- */
@@ -463,7 +458,7 @@ bool program_lower(const Func *fused, const char *name, Arena *arena, Draft *out
   Arena *mem = &x.make.mem;
   x.place = ARENA_ARRAY(mem, Place, fused->n_vals);
   x.want = ARENA_ARRAY(mem, Place, fused->n_vals);
-  x.sliced = ARENA_ARRAY(mem, Sliced, fused->n_vals);
+  x.apart = ARENA_ARRAY(mem, unsigned char, fused->n_vals);
   for (uint32_t i = 0; i < fused->n_vals; i++)
     x.place[i] = x.want[i] = nowhere;
   x.make.kernel_of = ARENA_ARRAY(mem, uint32_t, fused->n_ops);

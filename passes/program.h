@@ -31,4 +31,12 @@ uint32_t make_kernel(Making *x, OpId region);
 /* A new buffer of v's type; NONE and an error when it is too large to address. */
 uint32_t make_buffer(Making *x, BufferKind kind, const Type *t, const char *name);
 
+/* Does nothing but loops that go through its leading axis read v, a value of block b? Then its slices may lie
+ * apart, and a stacked result of a loop costs no writing: each iteration's value stays where it is. */
+bool stacked_apart(const Func *f, const Block *b, Val v);
+
+/* program_inplace.c */
+bool region_in_place(const Func *f, OpId region, uint32_t result, uint32_t arg);
+void share_in_place(Draft *d);
+
 #endif

@@ -3,6 +3,7 @@
 #ifndef DLC_TESTS_PASSES_PROGRAM_RIG_H
 #define DLC_TESTS_PASSES_PROGRAM_RIG_H
 
+#include "codegen/codegen.h"
 #include "passes/program.h"
 #include "transformer.h"
 
@@ -59,6 +60,18 @@ static inline uint32_t result_buffer(const Func *f, const Program *p, uint32_t i
   return 0;
 }
 
+/* Launches that write over an operand are those the host allows to. */
+static inline void check_in_place(const Draft *d) {
+  for (uint32_t i = 0; i < d->program.n_launches; i++) {
+    const Launch *l = &d->program.launch[i];
+    uint32_t inputs = l->n_args - d->program.kernel[l->kernel].n_outputs;
+    for (uint32_t k = 0; k < inputs; k++)
+      for (uint32_t r = inputs; r < l->n_args; r++)
+        if (l->arg[k].buffer == l->arg[r].buffer && l->arg[k].offset == l->arg[r].offset)
+          assert_true(codegen_inplace(d->func, d->region[l->kernel], r - inputs, k));
+  }
+}
+
 /* f fused, lowered, planned; the arena full of ones bits (NaN). */
 static inline Planned make_planned(Fix *x, const Func *f) {
   Planned p = {0};
@@ -77,6 +90,7 @@ static inline Planned make_planned(Fix *x, const Func *f) {
     p.draft.program.kernel[k].scratch_bytes = 100 * k + 8;
   program_plan(&p.draft, &p.arena, &x->err);
   no_error(x);
+  check_in_place(&p.draft);
   p.bytes = malloc((size_t)p.draft.program.arena_bytes + 1);
   memset(p.bytes, 0xff, (size_t)p.draft.program.arena_bytes);
   return p;
