@@ -113,6 +113,7 @@ typedef struct {
   uint32_t h[8];
   uint64_t n;
   unsigned char tail[64];
+  bool fast; /* use the processor's instructions; set by start */
 } Sha256;
 void sha256_start(Sha256 *s);
 void sha256_add(Sha256 *s, const void *p, size_t n);

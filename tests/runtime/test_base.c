@@ -25,6 +25,7 @@ static void test_sha256(void **state) {
     for (size_t cut = 0; cut <= n; cut += 13) {
       Sha256 s;
       sha256_start(&s);
+      s.fast = s.fast && cut % 2; /* both ways must agree */
       sha256_add(&s, text, cut);
       sha256_add(&s, text + cut, n - cut);
       sha256_end(&s, pieces);
