@@ -27,7 +27,19 @@ uint32_t report(Elab *e, Span at, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  return diag_error(e->diag, at, "%s", text);
+  /* What goes wrong inside the library is shown where the program calls it. */
+  uint32_t k = e->depth;
+  while (k > 0 && e->call[k - 1].library) {
+    k--;
+  }
+  bool inside = k < e->depth && at.file != e->call[k].at.file;
+  uint32_t d = diag_error(e->diag, inside ? e->call[k].at : at, "%s", text);
+  if (inside) {
+    diag_note(e->diag, d, at, "in the library's '%s'", e->call[e->depth - 1].def->def.name.text);
+  } else if (k > 0 && k == e->depth && e->call[k - 1].x && e->call[k - 1].def->kind == ITEM_FN) {
+    diag_note(e->diag, d, e->call[k - 1].at, "in this call of '%s'", e->call[k - 1].def->def.name.text);
+  }
+  return d;
 }
 
 void locate(Elab *e, Ctx *c, Span at) {
@@ -35,6 +47,14 @@ void locate(Elab *e, Ctx *c, Span at) {
   if (at.file < e->sources->n) {
     source_line_col(&e->sources->v[at.file], at.begin, &c->b.loc.line, &c->b.loc.col);
   }
+}
+
+Span span_of(Elab *e, Loc loc) {
+  if (loc.file >= e->sources->n || !loc.line) {
+    return (Span){SPAN_NO_FILE, 0, 0};
+  }
+  uint32_t begin = e->sources->v[loc.file].line[loc.line - 1] + loc.col - 1;
+  return (Span){loc.file, begin, begin + 1};
 }
 
 V built(Elab *e, Ctx *c, Val v, Span at) {
@@ -339,6 +359,15 @@ FileScope *file_used_as(FileScope *f, const char *alias) {
   return NULL;
 }
 
+FileScope *used_file(Elab *e, FileScope *f, const AstName *name) {
+  FileScope *used = file_used_as(f, name->qual);
+  if (!used) {
+    report(e, name->span, "no used file is called '%s'; write: use \"file.dl\" as %s", name->qual,
+           name->qual);
+  }
+  return used;
+}
+
 static AxisDef *lookup_axis(Scope *s, const AstName *name) {
   FileScope *f = s->file;
   if (name->qual) {
@@ -371,6 +400,9 @@ bool find_axis(Elab *e, Scope *s, const AstName *name, AxisBinding *out) {
         return true;
       }
     }
+  }
+  if (name->qual && !used_file(e, s->file, name)) {
+    return false;
   }
   AxisDef *d = lookup_axis(s, name);
   if (!d) {

@@ -122,6 +122,7 @@ struct FileScope {
 typedef struct {
   FuncRes res;
   V v;
+  bool annotated; /* its order of axes was written */
 } Escape;
 
 typedef struct {
@@ -159,6 +160,14 @@ typedef struct {
   bool is_state;
 } Slot;
 
+/* A body being elaborated. */
+typedef struct {
+  const AstItem *def;
+  const AstExpr *x; /* the call; NULL: the model, a stage of a schedule */
+  Span at;
+  bool library;
+} Call;
+
 struct Elab {
   Arena *arena;
   Sources *sources;
@@ -169,7 +178,7 @@ struct Elab {
   Ctx *root;
   bool training;
   uint32_t depth; /* of calls */
-  const AstItem *stack[64];
+  Call call[64];
   Slot *slot;
   uint32_t n_slots, cap_slots;
   Val scalar_arg[3]; /* step, attempt, seed of the current function; NONE: not asked for yet */
@@ -188,6 +197,8 @@ V tensor(Ctx *c, Val v);
 uint32_t report(Elab *e, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Sets the place's location for the ops that follow. */
 void locate(Elab *e, Ctx *c, Span at);
+/* The place of a location: one character wide. */
+Span span_of(Elab *e, Loc loc);
 /* Turns a failed builder call into a diagnostic at `at`; returns the value otherwise. */
 V built(Elab *e, Ctx *c, Val v, Span at);
 const char *type_text(Elab *e, const Type *t);
@@ -204,7 +215,8 @@ bool find_axis(Elab *e, Scope *s, const AstName *name, AxisBinding *out);
 bool axis_known(Scope *s, const char *name);
 bool axis_size(Elab *e, AxisDef *d, int64_t *out);
 AxisDef *file_axis(FileScope *f, const char *name);
-FileScope *file_used_as(FileScope *f, const char *alias); /* NULL: no such file */
+FileScope *file_used_as(FileScope *f, const char *alias);         /* NULL: no such file */
+FileScope *used_file(Elab *e, FileScope *f, const AstName *name); /* by name->qual; reports */
 SettingDef *file_setting(FileScope *f, const char *name);
 const AstItem *find_def(FileScope *f, AstItemKind kind, const char *name, FileScope **home);
 FileScope *file_scope(Elab *e, AstFile *file, const char *alias, const AstArgs *args, FileScope *user);
@@ -233,8 +245,9 @@ V call_sort(Elab *e, Scope *s, const AstExpr *x, bool top, uint32_t result);
 /* ---- elab_stmt.c ---- */
 void run_block(Elab *e, Scope *s, const AstBlock *b);
 V call_def(Elab *e, Scope *caller, const AstExpr *x, const AstItem *def, FileScope *file, Instance *inst);
+/* x: the call, NULL for a stage of a schedule. */
 V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *inst, const AxisBinding *axis,
-              uint32_t n_axes, const V *arg, Span at);
+              uint32_t n_axes, const V *arg, const AstExpr *x, Span at);
 /* ---- elab_param.c ---- */
 void declare_params(Elab *e, Scope *s, const AstStmt *st);
 void declare_states(Elab *e, Scope *s, const AstStmt *st);
@@ -243,6 +256,12 @@ bool assign_state(Elab *e, Scope *s, const char *name, V v, Span at);
 Val scalar_arg(Elab *e, uint32_t which);
 /* ---- elab_loop.c ---- */
 void run_loop(Elab *e, Scope *s, const AstStmt *st);
+
+/* ---- elab_order.c ---- */
+/* By value of the current function: its axes in the order in which its operands first name them. */
+Type *named_orders(Elab *e);
+/* Warns of pointwise results larger than both operands that nothing reduces. */
+void warn_outer_products(Elab *e);
 
 /* ---- elab_model.c ---- */
 bool elab_function(Elab *e, const AstItem *model, const char *name, bool training);

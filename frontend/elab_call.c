@@ -112,26 +112,52 @@ static V mean_of(Elab *e, Ctx *c, V x, const Axis *axis, uint32_t n, Span at) {
   return out;
 }
 
+/* How a message calls the operand of a call. */
+static const char *operand_name(Elab *e, const AstExpr *x) {
+  const AstExpr *a = x->call.args.n ? x->call.args.v[0].value : NULL;
+  if (a && a->kind == EXPR_CALL && a->call.f.text && !strcmp(a->call.f.text, "where") &&
+      a->call.args.n == 3) {
+    a = a->call.args.v[1].value;
+  }
+  return a && a->kind == EXPR_NAME ? arena_printf(e->arena, "'%s'", a->name.text) : "its operand";
+}
+
+/* The call and the axis that the program wrote, when it is an axis parameter of a library function. */
+static const AstName *axis_as_written(Elab *e, const AstExpr **x, uint32_t i) {
+  const AstName *name = &(*x)->call.axes.axes.v[i];
+  for (uint32_t k = e->depth; k > 0 && e->call[k - 1].library && e->call[k - 1].x; k--) {
+    const AstItem *def = e->call[k - 1].def;
+    const AstExpr *caller = e->call[k - 1].x;
+    uint32_t at = 0;
+    while (at < def->def.axes.n && strcmp(def->def.axes.v[at].text, name->text)) {
+      at++;
+    }
+    if (at >= caller->call.axes.axes.n) {
+      break;
+    }
+    name = &caller->call.axes.axes.v[at];
+    *x = caller;
+  }
+  return name;
+}
+
 static bool has_axes(Elab *e, const AstExpr *x, const V *v, const Axis *axis, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     const Type *t = vtype(e, v);
     if (type_has(t, axis[i])) {
       continue;
     }
-    const AstExpr *a = x->call.args.v[0].value;
-    const char *what =
-        a && a->kind == EXPR_NAME ? arena_printf(e->arena, "'%s'", a->name.text) : "its operand";
     Str axes = {0};
     const char *names[IR_MAX_RANK];
     for (int k = 0; k < t->rank; k++) {
       names[k] = ir_axis_name(e->m, t->dim[k].axis);
       str_printf(&axes, "%s%s", k ? ", " : "", names[k]);
     }
-    const char *missing = x->call.axes.axes.v[i].text;
-    uint32_t d = report(e, x->call.axes.axes.v[i].span,
-                        "%s has axes {%s}; %s[%s] reduces '%s', which it does not have", what,
-                        axes.s ? axes.s : "", x->call.f.text, missing, missing);
-    diag_did_you_mean(e->diag, d, missing, names, t->rank);
+    const AstName *missing = axis_as_written(e, &x, i);
+    uint32_t d =
+        report(e, missing->span, "%s has axes {%s}; %s[%s] reduces '%s', which it does not have",
+               operand_name(e, x), axes.s ? axes.s : "", x->call.f.text, missing->text, missing->text);
+    diag_did_you_mean(e->diag, d, missing->text, names, t->rank);
     str_free(&axes);
     return false;
   }
@@ -539,7 +565,7 @@ V eval_call(Elab *e, Scope *s, const AstExpr *x) {
   }
   Instance *inst = x->call.f.qual ? NULL : find_instance(s, f);
   if (inst) {
-    return call_def(e, s, x, inst->def, inst->file, inst);
+    return inst->def ? call_def(e, s, x, inst->def, inst->file, inst) : poison();
   }
   bool known;
   V v = call_primitive(e, s, x, f, &known);
@@ -548,12 +574,12 @@ V eval_call(Elab *e, Scope *s, const AstExpr *x) {
   }
   FileScope *home = NULL, *where = s->file;
   if (x->call.f.qual) {
-    where = NULL;
-    for (uint32_t i = 0; i < s->file->n_uses; i++) {
-      where = strcmp(s->file->use_name[i], x->call.f.qual) ? where : s->file->use[i];
+    where = used_file(e, s->file, &x->call.f);
+    if (!where) {
+      return poison();
     }
   }
-  const AstItem *def = where ? find_def(where, ITEM_FN, f, &home) : NULL;
+  const AstItem *def = find_def(where, ITEM_FN, f, &home);
   if (def) {
     return call_def(e, s, x, def, home, NULL);
   }

@@ -215,7 +215,7 @@ static void leave(Elab *e, Scope *s, Round *r, const Y *y, V v) {
     break;
   }
   case Y_ESCAPE: {
-    Escape x = {r->c->escape[y->at].res, v};
+    Escape x = {r->c->escape[y->at].res, v, r->c->escape[y->at].annotated};
     VEC_PUSH(e->arena, up->escape, up->n_escapes, up->cap_escapes, x);
     break;
   }

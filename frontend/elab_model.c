@@ -86,10 +86,7 @@ static void warn_unreached(Elab *e, Val loss) {
       continue;
     }
     const IrParam *p = &e->m->param[e->slot[i].row];
-    const Source *src = p->loc.file < e->sources->n ? &e->sources->v[p->loc.file] : NULL;
-    uint32_t begin = src && p->loc.line ? src->line[p->loc.line - 1] + p->loc.col - 1 : 0;
-    diag_warning(e->diag, (Span){p->loc.file, begin, begin + 1}, "the loss does not depend on parameter '%s'",
-                 p->name);
+    diag_warning(e->diag, span_of(e, p->loc), "the loss does not depend on parameter '%s'", p->name);
   }
 }
 
@@ -207,7 +204,7 @@ bool elab_function(Elab *e, const AstItem *model, const char *name, bool trainin
               in->name.span);
     s.v[s.n - 1].is_input = true;
   }
-  e->stack[0] = model;
+  e->call[0] = (Call){.def = model};
   e->depth = 1;
   run_block(e, &s, &model->def.body);
   e->depth = 0;
@@ -220,16 +217,21 @@ bool elab_function(Elab *e, const AstItem *model, const char *name, bool trainin
       diag_warning(e->diag, s.v[i].span, "'%s' is never used", s.v[i].name);
     }
   }
+  const Type *order = named_orders(e);
   for (uint32_t i = 0; i < e->root->n_escapes; i++) {
-    FuncRes r = e->root->escape[i].res;
+    const Escape *x = &e->root->escape[i];
+    FuncRes r = x->res;
     r.name = without_stars(e, r.name);
-    ir_func_ret(e->func, r, e->root->escape[i].v.val);
+    ir_func_ret(e->func, r, x->annotated ? x->v.val : ir_reorder(&e->root->b, x->v.val, &order[x->v.val]));
   }
   for (uint32_t i = 0; training && i < e->root->n_next; i++) {
     uint32_t row = e->root->next[i].state;
     Val v = ir_reorder(&e->root->b, e->root->next[i].v.val, &e->m->state[row].type);
     ir_func_ret(e->func, (FuncRes){.kind = RES_STATE, .index = row, .name = e->m->state[row].name, .coef = 1},
                 v);
+  }
+  if (training) {
+    warn_outer_products(e);
   }
   return e->diag->n_errors == errors;
 }

@@ -270,9 +270,8 @@ static bool tensor_arg(Elab *e, Scope *s, const AstExpr *x, uint32_t i, const Ax
     return false;
   }
   if (out->kind == V_NUM || !type_has(vtype(e, out), need->axis)) {
-    report(e, x->call.args.v[i].span, "%s: the operand %s%s does not have the axis '%s'", x->call.f.text,
-           out->kind == V_NUM ? "(a number)" : "is ", out->kind == V_NUM ? "" : type_text(e, vtype(e, out)),
-           need->name);
+    report(e, x->call.args.v[i].span, "%s: the operand is %s, without the axis '%s'", x->call.f.text,
+           out->kind == V_NUM ? "a number" : type_text(e, vtype(e, out)), need->name);
     return false;
   }
   *out = bring(e, s->ctx, *out);

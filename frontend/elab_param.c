@@ -99,7 +99,9 @@ static bool init_of(Elab *e, Scope *s, const AstDecl *d, IrParam *p) {
   p->b = v[1];
   if (!isfinite(v[0]) || !isfinite(v[1]) || (p->init == IR_INIT_NORMAL && v[1] < 0) ||
       (p->init == IR_INIT_UNIFORM && v[1] < v[0])) {
-    report(e, x->span, "the initialiser %s(%g, %g) makes no sense", f, v[0], v[1]);
+    report(e, x->span, "%s(%g, %g): %s", f, v[0], v[1],
+           p->init == IR_INIT_NORMAL ? "the second number is a deviation, at least 0"
+                                     : "the first number is at most the second");
     return false;
   }
   return true;
@@ -180,6 +182,7 @@ void declare_params(Elab *e, Scope *s, const AstStmt *st) {
     }
     if (axis_known(s, d->name.text)) {
       report(e, d->name.span, "'%s' is an axis; a parameter needs another name", d->name.text);
+      scope_set(e, s, d->name.text, poison(), d->name.span);
       continue;
     }
     if (is_declared(s, d->name.text)) {
@@ -212,6 +215,7 @@ void declare_states(Elab *e, Scope *s, const AstStmt *st) {
     }
     if (axis_known(s, d->name.text)) {
       report(e, d->name.span, "'%s' is an axis; a state needs another name", d->name.text);
+      scope_set(e, s, d->name.text, poison(), d->name.span);
       continue;
     }
     const char *path = join_path(e, s->path, d->name.text);

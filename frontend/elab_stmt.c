@@ -74,13 +74,8 @@ static const char *sub_path(Elab *e, const char *path, const char *name) {
 static const AstItem *used_def(Elab *e, Scope *s, const AstName *name, FileScope **home) {
   FileScope *f = s->file;
   if (name->qual) {
-    f = NULL;
-    for (uint32_t i = 0; i < s->file->n_uses; i++) {
-      f = strcmp(s->file->use_name[i], name->qual) ? f : s->file->use[i];
-    }
+    f = used_file(e, s->file, name);
     if (!f) {
-      report(e, name->span, "no used file is called '%s'; write: use \"file.dl\" as %s", name->qual,
-             name->qual);
       return NULL;
     }
   }
@@ -140,6 +135,8 @@ static void run_use(Elab *e, Scope *s, const AstUse *u) {
   in->name = u->inst.text;
   in->path = sub_path(e, s->path, u->inst.text);
   if (!def || !bind_axes(e, s, def, &u->axes, u->span, &in->axis)) {
+    VEC_PUSH(e->arena, s->instance, s->n_instances, s->cap_instances,
+             in); /* calls of it are not reported again */
     return;
   }
   in->def = def;
@@ -170,23 +167,23 @@ static void run_use(Elab *e, Scope *s, const AstUse *u) {
 
 /* ---- calls ---- */
 
-static bool enter(Elab *e, const AstItem *def, Span at) {
+static bool enter(Elab *e, const AstItem *def, const FileScope *file, const AstExpr *x, Span at) {
   for (uint32_t i = 0; i < e->depth; i++) {
-    if (e->stack[i] == def) {
+    if (e->call[i].def == def) {
       Str cycle = {0};
       for (uint32_t k = i; k < e->depth; k++) {
-        str_printf(&cycle, "'%s' -> ", e->stack[k]->def.name.text);
+        str_printf(&cycle, "'%s' -> ", e->call[k].def->def.name.text);
       }
       report(e, at, "'%s' contains itself: %s'%s'", def->def.name.text, cycle.s, def->def.name.text);
       str_free(&cycle);
       return false;
     }
   }
-  if (e->depth == sizeof e->stack / sizeof *e->stack) {
+  if (e->depth == sizeof e->call / sizeof *e->call) {
     report(e, at, "calls are nested more than %u deep", e->depth);
     return false;
   }
-  e->stack[e->depth++] = def;
+  e->call[e->depth++] = (Call){def, x, at, file == e->std};
   return true;
 }
 
@@ -201,8 +198,8 @@ static void warn_unused(Elab *e, Scope *s) {
 }
 
 V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *inst, const AxisBinding *axis,
-              uint32_t n_axes, const V *arg, Span at) {
-  if (!enter(e, def, at)) {
+              uint32_t n_axes, const V *arg, const AstExpr *x, Span at) {
+  if (!enter(e, def, file, x, at)) {
     return poison();
   }
   Scope s = {.file = file,
@@ -241,6 +238,28 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
   return s.result;
 }
 
+static void bad_argument(Elab *e, const AstArg *a, const AstItem *def, int k) {
+  const char *f = def->def.name.text;
+  if (k >= 0) {
+    report(e, a->span, "'%s' is given its input '%s' twice", f, def->def.inputs[k].name.text);
+    return;
+  }
+  const char **names = ARENA_ARRAY(e->arena, const char *, def->def.n_inputs);
+  Str list = {0};
+  for (uint32_t i = 0; i < def->def.n_inputs; i++) {
+    names[i] = def->def.inputs[i].name.text;
+    str_printf(&list, "%s%s", i ? ", " : "", names[i]);
+  }
+  if (a->name.text) {
+    uint32_t d = report(e, a->span, "'%s' has no input '%s'; its inputs are (%s)", f, a->name.text,
+                        list.s ? list.s : "");
+    diag_did_you_mean(e->diag, d, a->name.text, names, def->def.n_inputs);
+  } else {
+    report(e, a->span, "'%s' takes no further input; its inputs are (%s)", f, list.s ? list.s : "");
+  }
+  str_free(&list);
+}
+
 V call_def(Elab *e, Scope *s, const AstExpr *x, const AstItem *def, FileScope *file, Instance *inst) {
   const AstArgs *a = &x->call.args;
   AxisBinding *axis = inst ? inst->axis : NULL;
@@ -272,8 +291,7 @@ V call_def(Elab *e, Scope *s, const AstExpr *x, const AstItem *def, FileScope *f
       k = next < n ? (int)next++ : -1;
     }
     if (k < 0 || (given[k] && !inst)) {
-      report(e, a->v[i].span, k < 0 ? "'%s' has no such input" : "an input of '%s' is given twice",
-             def->def.name.text);
+      bad_argument(e, &a->v[i], def, k);
       return poison();
     }
     arg[k] = eval(e, s, a->v[i].value);
@@ -297,7 +315,7 @@ V call_def(Elab *e, Scope *s, const AstExpr *x, const AstItem *def, FileScope *f
   for (uint32_t i = 0; i < n; i++) {
     arg[i] = bring(e, s->ctx, arg[i]);
   }
-  return call_values(e, s->ctx, def, file, inst, axis, def->def.axes.n, arg, x->span);
+  return call_values(e, s->ctx, def, file, inst, axis, def->def.axes.n, arg, x, x->span);
 }
 
 /* ---- statements ---- */
@@ -313,6 +331,7 @@ static void run_assign(Elab *e, Scope *s, const AstStmt *st) {
   }
   if (axis_known(s, name)) {
     report(e, st->bind.name.span, "'%s' is an axis; a value needs another name", name);
+    scope_set(e, s, name, poison(), st->bind.name.span);
     return;
   }
   if (!strcmp(name, "loss") && s->in_module && !s->self && scope_find(s, name)) {
@@ -360,7 +379,8 @@ static void run_output(Elab *e, Scope *s, const AstStmt *st) {
     s->result = v;
   }
   FuncRes r = {.kind = RES_OUTPUT, .name = sub_path(e, s->path, name), .coef = 1};
-  VEC_PUSH(e->arena, s->ctx->escape, s->ctx->n_escapes, s->ctx->cap_escapes, (Escape){r, v});
+  VEC_PUSH(e->arena, s->ctx->escape, s->ctx->n_escapes, s->ctx->cap_escapes,
+           (Escape){r, v, st->bind.type != NULL});
 }
 
 static void run_metric(Elab *e, Scope *s, const AstStmt *st) {
@@ -377,7 +397,7 @@ static void run_metric(Elab *e, Scope *s, const AstStmt *st) {
   for (int den = 0; den < 2; den++) {
     FuncRes r = {.kind = den ? RES_METRIC_DEN : RES_METRIC_NUM, .name = name, .coef = t.coef};
     VEC_PUSH(e->arena, s->ctx->escape, s->ctx->n_escapes, s->ctx->cap_escapes,
-             (Escape){r, tensor(s->ctx, den ? t.den : t.num)});
+             (Escape){r, tensor(s->ctx, den ? t.den : t.num), true});
   }
 }
 

@@ -422,7 +422,7 @@ static V run_stage(Elab *e, const AstStage *st, V step, double start, bool last,
   }
   arg[0] = start > 0 ? binary(e, e->root, BINARY_SUB, step, num(start), st->span) : step;
   arg[1] = num(last ? horizon - start : *length);
-  return call_values(e, e->root, def, home, NULL, NULL, 0, arg, st->span);
+  return call_values(e, e->root, def, home, NULL, NULL, 0, arg, NULL, st->span);
 }
 
 bool elab_schedules(Elab *e, const AstItem *plan, Model *out) {
