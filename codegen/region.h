@@ -101,6 +101,8 @@ typedef struct {
 } Split;
 
 typedef struct Emit Emit;
+typedef struct Rows Rows;
+typedef struct Nest Nest;
 
 struct Emit {
   Gen *g;
@@ -122,6 +124,8 @@ struct Emit {
   LLVMValueRef scratch;
   Split *split;  /* per reduction */
   uint64_t want; /* reductions the current nest needs */
+  const Nest *nest;
+  Rows *rows;
   bool failed;
 };
 
@@ -194,6 +198,18 @@ void eval_fail(Emit *e, const char *what);
 /* region_random.c */
 Ev random_eval(Emit *e, Val v, const Idx *map);
 
+/* region_rows.c: values of a row kept for later passes */
+void rows_reset(Emit *e);
+/* A pass of reductions begins: marks the values that something later in the nest needs again; returns its
+ * number. */
+uint32_t rows_pass(Emit *e, const BodyOp *const *member, int n, bool *later);
+/* Stores what was computed for the vector at idx of the lane dim of `full`. */
+void rows_save(Emit *e, const Type *full, const Idx *idx, int lane, Scope *s, Scope *row_scope, uint32_t pass,
+               const bool *later);
+void rows_end(Emit *e, uint32_t pass);
+bool rows_load(Emit *e, Val v, const Idx *map, Ev *r);
+int64_t rows_bytes(const Emit *e); /* of thread scratch */
+
 /* region_reduce.c */
 Ev reduce_eval(Emit *e, Val v, const Idx *map); /* on demand */
 /* Part of a reduction: [lo, hi) of the flattened reduced axes without the lane axis, [lane_lo, lane_hi) of
@@ -252,7 +268,7 @@ typedef struct {
 
 /* One phase: loops over `loops`, the first n_p of them split into tasks. Outputs have the dims of the first
  * n_p loops or of all. */
-typedef struct {
+struct Nest {
   Type loops;
   int n_p, lane;  /* lane: the loop that runs over vectors; -1: none */
   int width;      /* lanes */
@@ -262,7 +278,7 @@ typedef struct {
   uint32_t n_outs;
   uint32_t contract; /* NONE, or the reduction index of the contraction this phase is */
   View x, y;         /* its operands */
-} Nest;
+};
 
 /* region_plan.c: which reductions get a phase of their own, and the nests in order. */
 bool region_plan_nests(Emit *e, RegionPlan *plan, Nest **nests, uint32_t *n);

@@ -299,7 +299,7 @@ Ev region_eval(Emit *e, Val v, const Idx *map_in) {
   Ev r;
   if (e->failed)
     return poison(e, v);
-  if (memo_get(e, v, map, &r))
+  if (memo_get(e, v, map, &r) || rows_load(e, v, map, &r))
     return r;
   LLVMValueRef pred = e->pred;
   if (all_uniform(map, t->rank))

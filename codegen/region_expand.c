@@ -102,10 +102,10 @@ static Val in_order(Body *b, Val v, const Type *t) {
 
 typedef struct {
   Val max, empty, e, sum; /* max: 0 for rows that are -inf everywhere (empty) */
-} Rows;
+} RowSums;
 
-static Rows softmax_rows(Body *b, Val x, const Axis *axis, uint32_t n) {
-  Rows r;
+static RowSums softmax_rows(Body *b, Val x, const Axis *axis, uint32_t n) {
+  RowSums r;
   Val m = reduce(b, OP_REDUCE_MAX, x, axis, n);
   r.empty = op2(b, OP_EQ, m, like(b, x, -INFINITY));
   r.max = choose(b, r.empty, like(b, x, 0), m);
@@ -114,7 +114,7 @@ static Rows softmax_rows(Body *b, Val x, const Axis *axis, uint32_t n) {
   return r;
 }
 
-static Val softmax_of(Body *b, const Rows *r) {
+static Val softmax_of(Body *b, const RowSums *r) {
   Val one = like(b, r->sum, 1);
   return op2(b, OP_MUL, r->e, op2(b, OP_DIV, one, choose(b, r->empty, one, r->sum)));
 }
@@ -144,7 +144,7 @@ static void expand_attention(Body *b, const Func *f, const Op *op, const Val *ar
   in[0] = contract(b, args[0], args[1], op->attr.axis, n - 1);
   for (uint32_t i = 3; i < op->n_args; i++)
     in[i - 2] = args[i];
-  Rows r = softmax_rows(b, score(b, f, op->body, in), key, 1);
+  RowSums r = softmax_rows(b, score(b, f, op->body, in), key, 1);
   out[0] = in_order(b, contract(b, softmax_of(b, &r), args[2], key, 1), &f->val[op->result].type);
   Val lse = op2(b, OP_ADD, op1(b, OP_LOG, r.sum), r.max);
   out[1] = in_order(b, lse, &f->val[op->result + 1].type);
@@ -262,7 +262,7 @@ static void expand_attention_grad(Body *b, const Func *f, const Op *op, const Va
 bool body_expand(Body *b, const Func *f, const Op *op, const Val *args, Val *out) {
   switch (op->code) {
   case OP_SOFTMAX: {
-    Rows r = softmax_rows(b, args[0], op->attr.axis, op->attr.n_axis);
+    RowSums r = softmax_rows(b, args[0], op->attr.axis, op->attr.n_axis);
     out[0] = in_order(b, softmax_of(b, &r), &f->val[op->result].type);
     return true;
   }

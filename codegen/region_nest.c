@@ -75,6 +75,22 @@ static void store_level(NestEmit *ne, Scope *s, int rank) {
   }
 }
 
+/* The reductions of a row come before the loop that uses them, so that they can leave costly values for it.
+ */
+static void reduce_rows(NestEmit *ne) {
+  Emit *e = ne->e;
+  Type head = ne->n->loops;
+  head.rank = (uint8_t)ne->n->n_p;
+  for (uint32_t r = 0; r < e->body->n_reds && !ne->n->group; r++) {
+    Val v = e->body->op[e->body->red[r]].result;
+    Idx map[IR_MAX_RANK];
+    if (!(e->want >> r & 1) || e->split[r].on || !type_same_dims(val_type(e, v), &head))
+      continue;
+    operand_map(&head, ne->idx, val_type(e, v), map);
+    region_eval(e, v, map);
+  }
+}
+
 /* ---- loops ---- */
 
 static void levels(NestEmit *ne, Scope *s, int k);
@@ -88,8 +104,10 @@ static void lane_body(void *ctx, Scope *s, Idx i) {
 static void levels(NestEmit *ne, Scope *s, int k) {
   Emit *e = ne->e;
   const Nest *n = ne->n;
-  if (k == n->n_p && n->n_p < n->loops.rank)
+  if (k == n->n_p && n->n_p < n->loops.rank) {
+    reduce_rows(ne);
     store_level(ne, s, k);
+  }
   if (k == n->loops.rank) {
     store_level(ne, s, k);
   } else if (k == n->lane) {
@@ -188,6 +206,7 @@ static void emit_nest(Emit *e, RegionPlan *plan, const Nest *n) {
   NestEmit ne = {.e = e, .n = n};
   phase_begin(e, plan, &lo, &hi);
   e->want = 0;
+  e->nest = n;
   for (uint32_t i = 0; i < n->n_outs; i++)
     e->want |= e->body->reads[n->out[i].v];
   e->want &= ~n->group;

@@ -23,6 +23,7 @@ void phase_begin(Emit *e, RegionPlan *plan, LLVMValueRef *lo, LLVMValueRef *hi) 
   e->lanes = 16;
   e->mask = e->pred = NULL;
   e->memo = ARENA_ARRAY(e->arena, Memo *, e->body->n_vals + 1);
+  rows_reset(e);
   LLVMPositionBuilderAtEnd(e->b, start);
   uint32_t n_in = e->body->n_params, n_out = e->body->n_rets;
   LLVMValueRef args = LLVMGetParam(e->fn, 0);
@@ -41,6 +42,8 @@ LLVMValueRef phase_thread_scratch(Emit *e) {
 }
 
 void phase_end(Emit *e, RegionPlan *plan, int64_t ntasks) {
+  int64_t own = rows_bytes(e);
+  plan->thread_scratch_bytes = own > plan->thread_scratch_bytes ? own : plan->thread_scratch_bytes;
   at(e, e->root);
   LLVMBuildRetVoid(e->b);
   LLVMPositionBuilderAtEnd(e->b, e->entry);

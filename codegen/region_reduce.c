@@ -23,6 +23,8 @@ typedef struct {
   int lane; /* position in full of the lane axis, -1: none */
   Scope *scope;
   bool vector; /* accumulators are vectors */
+  uint32_t pass;
+  bool *later; /* values worth keeping for a later pass over the row; NULL: none */
 } Group;
 
 static DType operand_dtype(Emit *e, const BodyOp *op) {
@@ -161,6 +163,8 @@ static void accumulate(Group *g, Scope *s) {
   }
   if (e->failed)
     return;
+  if (g->later)
+    rows_save(e, &g->full, g->idx, g->lane, s, g->scope, g->pass, g->later);
   for (int k = 0; k < g->n; k++) {
     Member *m = &g->member[k];
     DType d = operand_dtype(e, m->op);
@@ -367,11 +371,20 @@ void reduce_group(Emit *e, uint32_t r, const Idx *map, const Range *range, uint6
     g.vector = g.lane >= 0;
   }
   init_slots(&g);
+  if (!range && e->nest && g.lane == rank && g.full.rank == rank + 1) {
+    const BodyOp *member[MAX_GROUP];
+    for (int k = 0; k < g.n; k++)
+      member[k] = g.member[k].op;
+    g.later = ARENA_ARRAY(e->arena, bool, b->n_vals + 1);
+    g.pass = rows_pass(e, member, g.n, g.later);
+  }
   if (range)
     ranged_loops(&g, g.scope, range, rank);
   else
     outer_loops(&g, g.scope, rank);
   finish(&g, uniform);
+  if (g.later)
+    rows_end(e, g.pass);
   e->lanes = lanes;
   e->mask = mask;
   e->pred = pred;
