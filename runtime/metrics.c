@@ -1,5 +1,5 @@
 /* metrics.c: metrics.jsonl and the progress line. */
-#include "runtime/runtime.h"
+#include "runtime/text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -149,6 +149,21 @@ static void step_text(const Progress *p, Str *s) {
              (long long)p->total, m->loss, m->tokens_per_s, (int)left / 60, (int)left % 60);
 }
 
+/* What a model of bytes writes may be no text: nothing of it may steer the terminal. */
+static void put_clean(Str *s, const char *text) {
+  uint32_t code;
+  for (size_t left = strlen(text); left > 0;) {
+    int len = utf8_next(text, left, &code);
+    if (!len || (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0)) {
+      utf8_put(s, 0xfffd);
+    } else {
+      str_write(s, text, (size_t)len);
+    }
+    text += len ? len : 1;
+    left -= len ? (size_t)len : 1;
+  }
+}
+
 static void put_line(Progress *p, const char *text) {
   if (p->open) {
     fputs("\r\033[K", stderr);
@@ -186,11 +201,14 @@ void progress_step(Progress *p, const StepMetrics *s) {
 
 void progress_line(Progress *p, const char *fmt, ...) {
   char text[8192];
+  Str clean = {0};
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  put_line(p, text);
+  put_clean(&clean, text);
+  put_line(p, clean.s ? clean.s : "");
+  str_free(&clean);
 }
 
 void progress_close(Progress *p) {

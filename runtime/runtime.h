@@ -140,7 +140,7 @@ data_train_samples(const Data *d); /* n above; a batch larger than that takes sa
 int64_t data_eval_samples(const Data *d); /* 0: no evaluation data */
 int64_t data_eval_batches(const Data *d); /* the last one may be partial */
 double data_epoch(const Data *d, int64_t steps_done);
-int64_t data_tokens_per_sample(const Data *d); /* text, tokens: time; arrays: 1 */
+int64_t data_tokens_per_sample(const Data *d); /* time; arrays whose first input is no int[batch, time]: 1 */
 /* out[i] gets the bytes of input i. ERR_INPUT when an id is outside its limit (checked for the whole source
  * when it is opened for text and tokens, batch by batch for arrays). */
 bool data_train_batch(Data *d, int64_t step, void *const *out, Error *err);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/pool.h"
 #include "runtime/tensorfile.h"
 
 HostTensor host_tensor(Exec *x, uint32_t buffer) {
@@ -85,20 +86,48 @@ static double draw(FillKind kind, double a, double b, const RngInit *key, int64_
   }
 }
 
-void tensor_fill(const HostTensor *t, FillKind kind, double a, double b, uint64_t seed) {
-  Arena arena = {0};
-  int64_t slices = tensor_slices(t), each = product(t->size + t->n_repeat, (uint32_t)(t->rank - t->n_repeat));
-  for (int64_t s = 0; s < slices; s++) {
-    RngInit key = rng_init_key(seed, tensor_slice_name(&arena, t, s));
-    for (int64_t i = 0; i < each; i++) {
-      double v = draw(kind, a, b, &key, i);
-      if (t->dtype == DT_F64) {
-        ((double *)t->data)[s * each + i] = v;
-      } else {
-        ((float *)t->data)[s * each + i] = (float)v;
-      }
+typedef struct {
+  const HostTensor *t;
+  int64_t first; /* element of the tensor where the slice begins */
+  FillKind kind;
+  double a, b;
+  RngInit key;
+} Fill;
+
+enum { FILL_PIECE = 1 << 16 };
+
+/* Pieces lo .. hi - 1 of a slice. */
+static void fill_pieces(void *ctx, int32_t worker, int64_t lo, int64_t hi) {
+  (void)worker;
+  const Fill *f = ctx;
+  int64_t count = tensor_count(f->t) / tensor_slices(f->t),
+          end = hi * FILL_PIECE < count ? hi * FILL_PIECE : count;
+  for (int64_t i = lo * FILL_PIECE; i < end; i++) {
+    double v = draw(f->kind, f->a, f->b, &f->key, i);
+    if (f->t->dtype == DT_F64) {
+      ((double *)f->t->data)[f->first + i] = v;
+    } else {
+      ((float *)f->t->data)[f->first + i] = (float)v;
     }
   }
+}
+
+void tensor_fill(const HostTensor *t, FillKind kind, double a, double b, uint64_t seed) {
+  Arena arena = {0};
+  Error ignored = {0};
+  int64_t slices = tensor_slices(t), each = slices ? tensor_count(t) / slices : 0;
+  int64_t pieces = (each + FILL_PIECE - 1) / FILL_PIECE;
+  int32_t threads = pieces > 4 ? pool_default_threads(&ignored) : 1;
+  Pool *pool = threads > 1 ? pool_new(threads, false, &ignored) : NULL;
+  for (int64_t s = 0; s < slices; s++) {
+    Fill f = {t, s * each, kind, a, b, rng_init_key(seed, tensor_slice_name(&arena, t, s))};
+    if (pool) {
+      pool_run(pool, pieces, fill_pieces, &f);
+    } else {
+      fill_pieces(&f, 0, 0, pieces);
+    }
+  }
+  pool_free(pool);
   arena_free(&arena);
 }
 

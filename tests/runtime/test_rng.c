@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/runtime.h"
@@ -69,11 +70,26 @@ static void test_initial_values(void **state) {
   assert_true(one[0] == 0.5f && one[N - 1] == 0.5f);
 }
 
+static void test_initial_values_of_any_threads(void **state) {
+  (void)state;
+  enum { BIG = 400000 };
+  static float one[BIG], more[BIG];
+  HostTensor t = {.name = "w", .rank = 1, .size = {BIG}, .data = one};
+  setenv("DLC_THREADS", "1", 1);
+  tensor_fill(&t, FILL_NORMAL, 0, 1, 3);
+  setenv("DLC_THREADS", "3", 1);
+  t.data = more;
+  tensor_fill(&t, FILL_NORMAL, 0, 1, 3);
+  unsetenv("DLC_THREADS");
+  assert_memory_equal(one, more, sizeof one);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_known_answers),
       cmocka_unit_test(test_uniform),
       cmocka_unit_test(test_initial_values),
+      cmocka_unit_test(test_initial_values_of_any_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
