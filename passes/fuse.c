@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-/* Composites the emitters do not know. */
+/* Composites without a kernel of their own. */
 static bool expands(OpCode c) {
-  return can_expand(c) && c != OP_SOFTMAX;
+  return c == OP_LINEAR_XENT || c == OP_LINEAR_XENT_GRAD;
 }
 
 static void expand_block(Func *f, Block *b, Error *err) {
@@ -45,7 +45,7 @@ static void fuse_loops(Func *f, Block *b, Error *err) {
     if (f->op[id].code != OP_LOOP)
       continue;
     fuse_block(f, f->op[id].body, err);
-    fuse_stacked(f, f->op[id].body, (uint32_t)f->op[id].attr.num[1], err);
+    fuse_stacked(f, b, id, err);
   }
 }
 

@@ -67,7 +67,7 @@ uint32_t fuse_pos(const Fuse *x, Val v);
 
 /* fuse_result.c: copies where a loop, a stacked value or a result of the function needs memory of its own. */
 void fuse_copies_before(Func *f, Block *b, Error *err); /* operands of loops */
-void fuse_stacked(Func *f, Block *body, uint32_t n_carry, Error *err);
+void fuse_stacked(Func *f, const Block *outer, OpId loop, Error *err);
 void fuse_results(Func *f, Error *err);
 /* A region "copy" of v at the end of the builder's block. */
 Val build_copy(Builder *b, Val v);

@@ -27,26 +27,38 @@ static void region_begin(Region *r, Fuse *x, Loc loc) {
 
 static void region_op(Region *r, uint32_t p);
 
-/* Makes v known in the body: a parameter, or a copy of what is free to compute. */
-static void region_need(Region *r, Val v) {
+static void region_param(Region *r, Val v) {
   Fuse *x = r->x;
   if (r->map[v] != NONE)
     return;
-  uint32_t p = fuse_pos(x, v);
-  if (p != NONE && (x->role[p] == ROLE_FREE || x->remat[p])) {
-    region_op(r, p);
-    return;
-  }
   Val outside = outer_of(x, v);
   r->map[v] = ir_param(x->f, r->in.b, *ir_type(x->f, outside), x->f->val[v].name);
   VEC_PUSH(&x->mem, r->arg, r->n_args, r->cap_args, outside);
 }
 
+/* Makes v known in the body: a parameter, or a copy of what is computed where it is used. */
+static void region_need(Region *r, Val v) {
+  uint32_t p = fuse_pos(r->x, v);
+  if (r->map[v] != NONE)
+    return;
+  if (p != NONE && (r->x->role[p] == ROLE_FREE || r->x->remat[p]))
+    region_op(r, p);
+  else
+    region_param(r, v);
+}
+
 static void region_op(Region *r, uint32_t p) {
   Fuse *x = r->x;
   OpId id = x->op[p];
-  for (uint32_t k = 0; k < x->f->op[id].n_args; k++)
-    region_need(r, x->f->op[id].arg[k]);
+  bool whole =
+      x->f->op[id].code == OP_ATTENTION || x->f->op[id].code == OP_ATTENTION_GRAD; /* all read from memory */
+  for (uint32_t k = 0; k < x->f->op[id].n_args; k++) {
+    Val v = x->f->op[id].arg[k];
+    if (whole)
+      region_param(r, v);
+    else
+      region_need(r, v);
+  }
   ir_clone_op(&r->in, x->f, id, r->map);
 }
 
@@ -98,7 +110,7 @@ static const char *unit_class(const Fuse *x, const Unit *u, const bool *need) {
     default: break;
     }
     /* Results over everything the loops run over, beside a reduction: rows are normalised. */
-    rows |= u->reduces && op->n_results && ir_type(x->f, op->result)->rank == u->domain.rank;
+    rows |= u->reduces && x->exported[op->result] && ir_type(x->f, op->result)->rank == u->domain.rank;
   }
   return u->reduces ? rows ? "norm" : "reduce" : gather ? "gather" : moves ? "copy" : "map";
 }
@@ -148,7 +160,8 @@ static void emit_region(Fuse *x, uint32_t id) {
   for (uint32_t i = 0; i < u->n_ops; i++) {
     const Op *op = &x->f->op[x->op[u->op[i]]];
     for (uint32_t k = 0; k < op->n_results; k++)
-      if (x->exported[op->result + k] || u->role == ROLE_ALONE) /* such kernels write all they compute */
+      if (x->exported[op->result + k] ||
+          (u->role == ROLE_ALONE && op->code != OP_ATTENTION)) /* they write all */
         VEC_PUSH(&x->mem, out, n, cap, op->result + k);
   }
   if (n)

@@ -2,6 +2,7 @@
  * which the kernel that computes them writes; where that is impossible a copy is put in. Parameters and
  * states are overwritten in place when their update is the last to read them. */
 #include "passes/fuse.h"
+#include "passes/program.h"
 
 #include <string.h>
 
@@ -77,14 +78,31 @@ void fuse_copies_before(Func *f, Block *b, Error *err) {
   }
 }
 
-void fuse_stacked(Func *f, Block *body, uint32_t n_carry, Error *err) {
+/* Slice i of stacked result k may be whatever iteration i has, with no copy: only loops read it, slice by
+ * slice, and it is a value carried into the iteration. Never an argument of the function: those change in
+ * place. */
+static bool may_alias(const Func *f, const Block *outer, OpId loop, uint32_t k) {
+  const Op *op = &f->op[loop];
+  if (!stacked_apart(f, outer, op->result + k))
+    return false;
+  for (uint32_t c = 0; c < (uint32_t)op->attr.num[1]; c++) {
+    const Op *start = def_op(f, whole_root(f, op->arg[c]));
+    if (op->body->param[1 + c] == op->body->ret[k])
+      return start && !is_view(f, start);
+  }
+  return false;
+}
+
+void fuse_stacked(Func *f, const Block *outer, OpId loop, Error *err) {
+  Block *body = f->op[loop].body;
+  uint32_t n_carry = (uint32_t)f->op[loop].attr.num[1];
   Builder e = {.f = f, .b = body, .err = err};
   for (uint32_t i = n_carry; i < body->n_ret && err->cls == ERR_NONE; i++) {
     Val root = whole_root(f, body->ret[i]);
     bool own = owns_memory(f, root);
     for (uint32_t k = n_carry; k < i; k++)
       own &= whole_root(f, body->ret[k]) != root;
-    if (!own)
+    if (!own && !may_alias(f, outer, loop, i))
       body->ret[i] = build_copy(&e, body->ret[i]);
   }
 }
