@@ -1,4 +1,5 @@
-/* cli.h: what the command files share: parsed arguments and the table of commands. Known by none outside cli/. */
+/* cli.h: what the command files share: parsed arguments and the table of commands. Known by none outside
+ * cli/. */
 #ifndef DLC_CLI_H
 #define DLC_CLI_H
 
@@ -8,7 +9,7 @@ enum { MAX_SETS = 64 };
 
 typedef struct {
   const char *command;
-  const char *file; /* first positional: FILE or DIR */
+  const char *file;   /* first positional: FILE or DIR */
   const char *second; /* second positional: a prompt or a kernel name */
   const char *plan, *layout, *device, *out, *from, *data, *outputs, *target, *emit, *dump_after, *html, *log;
   const char *set[MAX_SETS];

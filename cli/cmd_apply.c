@@ -1,5 +1,6 @@
-/* cmd_apply.c: `dlc apply`: outputs of the model on any data. Rows go through in batches; the last one is filled up with
- * its own last row, which is cut off again. "h.3.attn.p" picks layer 3 of the output "h.attn.p". */
+/* cmd_apply.c: `dlc apply`: outputs of the model on any data. Rows go through in batches; the last one is
+ * filled up with its own last row, which is cut off again. "h.3.attn.p" picks layer 3 of the output
+ * "h.attn.p". */
 #include "cli/setup.h"
 
 #include <stdio.h>
@@ -12,8 +13,8 @@ typedef struct {
   const char *asked, *base; /* "h.3.attn.p", "h.attn.p" */
   int64_t layer;            /* -1: all */
   uint32_t buffer;
-  HostTensor whole;         /* all rows, in the output's order of axes */
-  int sample_dim;           /* -1: the output has no sample axis */
+  HostTensor whole; /* all rows, in the output's order of axes */
+  int sample_dim;   /* -1: the output has no sample axis */
 } Output;
 
 typedef struct {
@@ -111,12 +112,14 @@ static bool check_input(Apply *p, uint32_t b, Error *err) {
         str_printf(&want, "=%lld", (long long)buf->size[i]);
       }
     }
-    error_set(err, ERR_INPUT, "%s: tensor '%s' has rank %d; the model wants [%s]", "the data", buf->name, t->rank, want.s);
+    error_set(err, ERR_INPUT, "%s: tensor '%s' has rank %d; the model wants [%s]", "the data", buf->name,
+              t->rank, want.s);
     str_free(&want);
     return false;
   }
   if (p->rows >= 0 && p->rows != t->size[0]) {
-    return error_set(err, ERR_INPUT, "%s: tensor '%s' has %lld rows, another input has %lld", "the data", buf->name, (long long)t->size[0], (long long)p->rows);
+    return error_set(err, ERR_INPUT, "%s: tensor '%s' has %lld rows, another input has %lld", "the data",
+                     buf->name, (long long)t->size[0], (long long)p->rows);
   }
   p->rows = t->size[0];
   return p->rows > 0 || error_set(err, ERR_INPUT, "%s: tensor '%s' has no rows", "the data", buf->name);
@@ -149,7 +152,8 @@ static bool prepare_outputs(Apply *p, Error *err) {
     int64_t bytes = (int64_t)dtype_bytes(b->dtype);
     int first = o->layer >= 0 ? 1 : 0;
     if (first && (b->rank < 1 || o->layer >= b->size[0])) {
-      return error_set(err, ERR_USAGE, "output '%s' has %lld layers", o->base, (long long)(b->rank ? b->size[0] : 0));
+      return error_set(err, ERR_USAGE, "output '%s' has %lld layers", o->base,
+                       (long long)(b->rank ? b->size[0] : 0));
     }
     for (int k = first; k < b->rank; k++) {
       int at = o->whole.rank++;
@@ -208,7 +212,8 @@ static void take_rows(Apply *p, const Output *o, int64_t first, int64_t valid, i
   }
   from += o->layer > 0 ? o->layer * outer * batch * inner : 0;
   for (int64_t k = 0; k < outer; k++) {
-    memcpy((char *)w->data + (k * p->rows + first) * inner, from + k * batch * inner, (size_t)(valid * inner));
+    memcpy((char *)w->data + (k * p->rows + first) * inner, from + k * batch * inner,
+           (size_t)(valid * inner));
   }
 }
 
@@ -252,8 +257,8 @@ static bool apply(Apply *p, const Args *a, Error *err) {
   }
   Tensors t = setup_tensors(&p->session.arena, p->session.model->module, p->x);
   exec_set_scalar(p->x, SCALAR_SEED, (int64_t)p->session.model->plan.seed);
-  if (!setup_weights(&p->session.arena, a->from, &t, p->session.model->module, &run, err) || !check_inputs(p, err) ||
-      !prepare_outputs(p, err) || !all_batches(p, err)) {
+  if (!setup_weights(&p->session.arena, a->from, &t, p->session.model->module, &run, err) ||
+      !check_inputs(p, err) || !prepare_outputs(p, err) || !all_batches(p, err)) {
     return false;
   }
   HostTensor *out = ARENA_ARRAY(&p->session.arena, HostTensor, p->n);

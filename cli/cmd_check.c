@@ -1,4 +1,5 @@
-/* cmd_check.c: `dlc check`: the program's axes, parameters with what the plan decides for each, and its cost. */
+/* cmd_check.c: `dlc check`: the program's axes, parameters with what the plan decides for each, and its cost.
+ */
 #include "cli/driver.h"
 
 #include <math.h>
@@ -13,7 +14,8 @@ static double func_flops(const Func *f) {
   return sum;
 }
 
-/* Samples times positions: what one step reads of its first input along its first two axes when it holds ids, else samples. */
+/* Samples times positions: what one step reads of its first input along its first two axes when it holds ids,
+ * else samples. */
 static int64_t tokens_per_step(const Model *m, const char **unit) {
   const Module *mod = m->module;
   *unit = "sample";
@@ -48,7 +50,8 @@ static void put_axes(const Module *m, const Type *t, Str *s) {
 }
 
 static void put_init(const IrParam *p, Str *s) {
-  static const char *const kind[] = {[IR_INIT_NORMAL] = "normal", [IR_INIT_UNIFORM] = "uniform", [IR_INIT_FILL] = "fill"};
+  static const char *const kind[] = {
+      [IR_INIT_NORMAL] = "normal", [IR_INIT_UNIFORM] = "uniform", [IR_INIT_FILL] = "fill"};
   str_printf(s, "%s(", kind[p->init]);
   str_put_double(s, p->a);
   if (p->init != IR_INIT_FILL) {
@@ -86,7 +89,8 @@ static void print_text(const Model *m, const Costs *c) {
     type_print(mod, &mod->input[i].type, &s);
     str_putc(&s, '\n');
   }
-  str_printf(&s, "%-26s %-44s %-24s %-5s %-10s %-8s %s\n", "parameter", "axes", "init", "group", "lr", "decay", "frozen");
+  str_printf(&s, "%-26s %-44s %-24s %-5s %-10s %-8s %s\n", "parameter", "axes", "init", "group", "lr",
+             "decay", "frozen");
   for (uint32_t i = 0; i < mod->n_params; i++) {
     const IrParam *p = &mod->param[i];
     Str axes = {0}, init = {0}, lr = {0}, decay = {0};
@@ -103,8 +107,8 @@ static void print_text(const Model *m, const Costs *c) {
     str_free(&axes), str_free(&init), str_free(&lr), str_free(&decay);
   }
   str_printf(&s, "parameters %lld (%lld trained)\n", (long long)c->all, (long long)c->trainable);
-  str_printf(&s, "FLOPs per %s: forward %.6g, forward and backward %.6g\n", c->unit, c->forward / (double)c->tokens,
-             c->step / (double)c->tokens);
+  str_printf(&s, "FLOPs per %s: forward %.6g, forward and backward %.6g\n", c->unit,
+             c->forward / (double)c->tokens, c->step / (double)c->tokens);
   fputs(s.s, stdout);
   str_free(&s);
 }
@@ -112,8 +116,8 @@ static void print_text(const Model *m, const Costs *c) {
 static void print_json(const Model *m, const Costs *c) {
   const Module *mod = m->module;
   Str s = {0};
-  str_printf(&s, "{\"parameters\": %lld, \"trainable\": %lld, \"unit\": \"%s\", \"flops_forward\": ", (long long)c->all,
-             (long long)c->trainable, c->unit);
+  str_printf(&s, "{\"parameters\": %lld, \"trainable\": %lld, \"unit\": \"%s\", \"flops_forward\": ",
+             (long long)c->all, (long long)c->trainable, c->unit);
   str_put_double(&s, c->forward / (double)c->tokens);
   str_puts(&s, ", \"flops_step\": ");
   str_put_double(&s, c->step / (double)c->tokens);

@@ -1,4 +1,5 @@
-/* cmd_compile.c: `dlc compile`: the artifact of a training step: program, kernels, memory plan, IR after each pass. */
+/* cmd_compile.c: `dlc compile`: the artifact of a training step: program, kernels, memory plan, IR after each
+ * pass. */
 #include "cli/setup.h"
 
 #include <errno.h>
@@ -39,9 +40,12 @@ static bool write_kernels(Codegen *cg, const Compiled *c, const char *dir, Arena
   for (uint32_t i = 0; ok && i < p->n_kernels; i++) {
     const Kernel *k = &p->kernel[i];
     Str ir = {0};
-    str_printf(&ir, "; kernel %s, class %s\n; lines: %s\n; fused: %s\n; FLOPs %.6g, bytes %.6g a launch\n", k->name, k->cls, k->loc, k->fused, k->flops, k->bytes);
-    ok = codegen_ir(cg, c->func, c->draft.region[i], &ir, err) && write_text(dir, arena_printf(a, "kernels/%s.ll", k->name), a, &ir, err) &&
-         file_write(arena_printf(a, "%s/kernels/%s.o", dir, k->name), p->object[k->object].bytes, p->object[k->object].n, err);
+    str_printf(&ir, "; kernel %s, class %s\n; lines: %s\n; fused: %s\n; FLOPs %.6g, bytes %.6g a launch\n",
+               k->name, k->cls, k->loc, k->fused, k->flops, k->bytes);
+    ok = codegen_ir(cg, c->func, c->draft.region[i], &ir, err) &&
+         write_text(dir, arena_printf(a, "kernels/%s.ll", k->name), a, &ir, err) &&
+         file_write(arena_printf(a, "%s/kernels/%s.o", dir, k->name), p->object[k->object].bytes,
+                    p->object[k->object].n, err);
     str_free(&ir);
   }
   return ok;
@@ -51,7 +55,8 @@ static bool write_artifact(Codegen *cg, const Compiled *c, const char *dir, Aren
   Str program = {0}, memory = {0};
   program_print(&c->draft.program, &program);
   program_print_memory(&c->draft.program, &memory);
-  bool ok = write_text(dir, "program.txt", a, &program, err) && write_text(dir, "memory.txt", a, &memory, err) && write_kernels(cg, c, dir, a, err);
+  bool ok = write_text(dir, "program.txt", a, &program, err) &&
+            write_text(dir, "memory.txt", a, &memory, err) && write_kernels(cg, c, dir, a, err);
   str_free(&program);
   str_free(&memory);
   return ok;
@@ -100,7 +105,8 @@ static bool folder_make(const char *path, Error *err) {
 }
 
 static bool make_folders(Arena *a, const char *dir, Error *err) {
-  return folder_make(dir, err) && folder_make(arena_printf(a, "%s/ir", dir), err) && folder_make(arena_printf(a, "%s/kernels", dir), err);
+  return folder_make(dir, err) && folder_make(arena_printf(a, "%s/ir", dir), err) &&
+         folder_make(arena_printf(a, "%s/kernels", dir), err);
 }
 
 int cmd_compile(const Args *a) {
@@ -126,10 +132,13 @@ int cmd_compile(const Args *a) {
   PassHooks hooks = {.after = after_pass, .ctx = &d};
   bool ok = !a->out || make_folders(&s.arena, a->out, &err);
   Codegen *cg = ok ? driver_codegen(&err) : NULL;
-  ok = cg && driver_compile(&s, cg, s.model->has_plan ? PIPE_TRAIN : PIPE_GRAD, NULL, 0, "train", &hooks, &c, &err);
+  ok = cg &&
+       driver_compile(&s, cg, s.model->has_plan ? PIPE_TRAIN : PIPE_GRAD, NULL, 0, "train", &hooks, &c, &err);
   ok = ok && (d.ok || error_set(&err, d.err.cls, "%s", d.err.msg));
   if (ok && a->dump_after && !d.dumped) {
-    ok = error_set(&err, ERR_USAGE, "--dump-after: there is no pass '%s'; `dlc compile -o DIR` writes ir/ with all of them", a->dump_after);
+    ok = error_set(&err, ERR_USAGE,
+                   "--dump-after: there is no pass '%s'; `dlc compile -o DIR` writes ir/ with all of them",
+                   a->dump_after);
   }
   ok = ok && (!a->out || write_artifact(cg, &c, a->out, &s.arena, &err));
   if (!ok) {
@@ -138,8 +147,8 @@ int cmd_compile(const Args *a) {
     code = emit(a, &s, cg, &c, &err);
   } else if (!a->dump_after) {
     const Program *p = &c.draft.program;
-    printf("%u kernels, %u launches, arena %lld bytes (lower bound %lld)\n", p->n_kernels, p->n_launches, (long long)p->arena_bytes,
-           (long long)p->lower_bound_bytes);
+    printf("%u kernels, %u launches, arena %lld bytes (lower bound %lld)\n", p->n_kernels, p->n_launches,
+           (long long)p->arena_bytes, (long long)p->lower_bound_bytes);
   }
   driver_unload(&c);
   codegen_free(cg);

@@ -1,4 +1,5 @@
-/* cmd_doctor.c: `dlc doctor`: what this machine has, and what each lack costs. Loads nothing it does not close again. */
+/* cmd_doctor.c: `dlc doctor`: what this machine has, and what each lack costs. Loads nothing it does not
+ * close again. */
 #include "cli/cli.h"
 #include "codegen/codegen.h"
 #include "runtime/runtime.h"
@@ -25,7 +26,8 @@ static const Library libraries[] = {
     {"driver", "NVIDIA driver", cuda_names, "no GPU can be used; --device host trains on the processor"},
     {"nvrtc", "NVRTC", nvrtc_names,
      "no CUDA kernels can be compiled; install with: python3 -m pip install nvidia-cuda-nvrtc"},
-    {"nccl", "NCCL", nccl_names, "no collectives between GPUs; install with: python3 -m pip install nvidia-nccl-cu13"},
+    {"nccl", "NCCL", nccl_names,
+     "no collectives between GPUs; install with: python3 -m pip install nvidia-nccl-cu13"},
     {"mpi", "MPI", mpi_names, "no runs over several ranks; install with: apt-get install libopenmpi3"},
 };
 
@@ -101,8 +103,8 @@ int cmd_doctor(const Args *a) {
     str_put_json(&s, codegen_target(cg));
     str_printf(&s, ", \"threads\": %d, \"memory_mib\": %ld", threads, memory);
   } else {
-    str_printf(&s, "processor  %s\nkernels    %s\nthreads    %d\nmemory     %ld MiB\n", cpu, codegen_target(cg),
-               threads, memory);
+    str_printf(&s, "processor  %s\nkernels    %s\nthreads    %d\nmemory     %ld MiB\n", cpu,
+               codegen_target(cg), threads, memory);
   }
   for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
     const Library *l = &libraries[i];

@@ -17,7 +17,8 @@ static void print_result(const Args *a, const EvalResult *e, const Baselines *b)
       str_put_double(&s, e->value[i]);
     }
     if (b) {
-      str_printf(&s, ", \"uniform\": %.9g, \"unigram\": %.9g, \"bigram\": %.9g", b->uniform, b->unigram, b->bigram);
+      str_printf(&s, ", \"uniform\": %.9g, \"unigram\": %.9g, \"bigram\": %.9g", b->uniform, b->unigram,
+                 b->bigram);
     }
     str_puts(&s, "}\n");
   } else {
@@ -26,8 +27,10 @@ static void print_result(const Args *a, const EvalResult *e, const Baselines *b)
       str_printf(&s, "%s %.4f\n", e->name[i], e->value[i]);
     }
     if (b) {
-      str_printf(&s, "of the same text by counting: unigram %.4f, bigram %.4f, knowing nothing %.4f (nats a token)\n", b->unigram, b->bigram,
-                 b->uniform);
+      str_printf(
+          &s,
+          "of the same text by counting: unigram %.4f, bigram %.4f, knowing nothing %.4f (nats a token)\n",
+          b->unigram, b->bigram, b->uniform);
     }
   }
   fputs(s.s, stdout);
@@ -46,7 +49,8 @@ static bool eval_run(const Args *a, Session *s, DataSet *data, Error *err) {
     return false;
   }
   if (!setup_has_eval(data)) {
-    return error_set(err, ERR_INPUT, "the plan holds out no data; add hold_out = 0.1 or eval = \"FILE\" to its data line");
+    return error_set(err, ERR_INPUT,
+                     "the plan holds out no data; add hold_out = 0.1 or eval = \"FILE\" to its data line");
   }
   Codegen *cg = driver_codegen(err);
   Device *d = cg ? device_open(a->device ? a->device : "auto", &(DeviceOptions){.pin = true}, err) : NULL;
@@ -57,7 +61,8 @@ static bool eval_run(const Args *a, Session *s, DataSet *data, Error *err) {
     Tensors t = setup_tensors(mem, m->module, x);
     exec_set_scalar(x, SCALAR_SEED, (int64_t)m->plan.seed);
     exec_set_scalar(x, SCALAR_ATTEMPT, 0);
-    ok = setup_weights(mem, a->from, &t, m->module, &run, err) && setup_eval(mem, m, data, x, &c, a->batches > 0 ? a->batches : 0, &result, err);
+    ok = setup_weights(mem, a->from, &t, m->module, &run, err) &&
+         setup_eval(mem, m, data, x, &c, a->batches > 0 ? a->batches : 0, &result, err);
   }
   const Tokenizer *tok = data_tokenizer(data->source[0]);
   if (ok && a->baselines) {

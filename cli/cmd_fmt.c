@@ -1,4 +1,5 @@
-/* cmd_fmt.c: `dlc fmt`: canonical formatting. Writes beside the file, then renames: a crash leaves the old text. */
+/* cmd_fmt.c: `dlc fmt`: canonical formatting. Writes beside the file, then renames: a crash leaves the old
+ * text. */
 #include "cli/cli.h"
 #include "frontend/ast.h"
 

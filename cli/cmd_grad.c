@@ -1,7 +1,8 @@
 /* cmd_grad.c: `dlc grad`: loss and gradients of the first batch at the initial parameters.
  *
- * --check: the same program in f64 on the host, against central differences (f(w + h d) - f(w - h d)) / 2h: for each tensor one
- * random direction d (entries +1 or -1) and 16 entries, the 8 with the largest gradient among them. */
+ * --check: the same program in f64 on the host, against central differences (f(w + h d) - f(w - h d)) / 2h:
+ * for each tensor one random direction d (entries +1 or -1) and 16 entries, the 8 with the largest gradient
+ * among them. */
 #include "cli/setup.h"
 
 #include <math.h>
@@ -59,7 +60,8 @@ static int open_grad(Grad *g, const Args *a, const char *precision, Error *err) 
   exec_set_scalar(g->x, SCALAR_STEP, 1);
   exec_set_scalar(g->x, SCALAR_ATTEMPT, 1);
   exec_set_scalar(g->x, SCALAR_SEED, (int64_t)g->session.model->plan.seed);
-  if (!setup_init(g->session.model, &g->tensors, err) || !setup_batch(g->session.model, &g->data, g->x, 1, err)) {
+  if (!setup_init(g->session.model, &g->tensors, err) ||
+      !setup_batch(g->session.model, &g->data, g->x, 1, err)) {
     return err->cls;
   }
   return 0;
@@ -123,7 +125,8 @@ static uint64_t next_random(uint64_t *s) {
 }
 
 /* Two differences, steps h and h/2, joined by Richardson: the error falls from h^2 to h^4. */
-static double derivative(Grad *g, double *w, const double *base, const double *d, int64_t n, double h, bool *ok, Error *err) {
+static double derivative(Grad *g, double *w, const double *base, const double *d, int64_t n, double h,
+                         bool *ok, Error *err) {
   double slope[2];
   for (int k = 0; k < 2; k++) {
     double step = k ? h / 2 : h, f[2];
@@ -139,7 +142,8 @@ static double derivative(Grad *g, double *w, const double *base, const double *d
   return (4 * slope[1] - slope[0]) / 3;
 }
 
-static void judge(Check *c, const char *name, int64_t entry, double difference, double gradient, double scale) {
+static void judge(Check *c, const char *name, int64_t entry, double difference, double gradient,
+                  double scale) {
   double off = fabs(difference - gradient) / scale;
   c->checked++;
   if (!(off <= c->worst)) {
@@ -171,7 +175,8 @@ static bool check_tensor(Grad *g, uint32_t i, double largest, uint64_t *seed, Ch
   }
   Arena mem = {0};
   int64_t n = tensor_count(&t), entry[ENTRIES];
-  double *grad = ARENA_ARRAY(&mem, double, (size_t)n), *base = ARENA_ARRAY(&mem, double, (size_t)n), *d = ARENA_ARRAY(&mem, double, (size_t)n);
+  double *grad = ARENA_ARRAY(&mem, double, (size_t)n), *base = ARENA_ARRAY(&mem, double, (size_t)n),
+         *d = ARENA_ARRAY(&mem, double, (size_t)n);
   memcpy(grad, t.data, (size_t)n * sizeof *grad);
   memcpy(base, p->data, (size_t)n * sizeof *base);
   double most = 0, along = 0, h = 1e-3;
@@ -185,7 +190,8 @@ static bool check_tensor(Grad *g, uint32_t i, double largest, uint64_t *seed, Ch
   bool ok = true;
   pick_entries(grad, n, seed, entry, &count);
   /* the direction moves every entry: its step shrinks with their number */
-  judge(c, p->name, -1, derivative(g, p->data, base, d, n, h / sqrt((double)n), &ok, err), along, scale * sqrt((double)n));
+  judge(c, p->name, -1, derivative(g, p->data, base, d, n, h / sqrt((double)n), &ok, err), along,
+        scale * sqrt((double)n));
   memset(d, 0, (size_t)n * sizeof *d);
   for (uint32_t k = 0; ok && k < count; k++) {
     d[entry[k]] = 1;
@@ -217,12 +223,14 @@ static int check(const Args *a, Error *err) {
     ok = run_grad(&g, &loss, &norm, err) && check_tensor(&g, i, largest, &seed, &c, err);
   }
   if (ok && c.worst > 1e-6) {
-    ok = error_set(err, ERR_INPUT, "gradient check failed: '%s' entry %lld: gradient %.9g, central difference %.9g", c.name, (long long)c.entry,
-                   c.gradient, c.difference);
+    ok = error_set(err, ERR_INPUT,
+                   "gradient check failed: '%s' entry %lld: gradient %.9g, central difference %.9g", c.name,
+                   (long long)c.entry, c.gradient, c.difference);
   } else if (ok && a->json) {
     printf("{\"checked\": %lld, \"worst\": %.3g}\n", (long long)c.checked, c.worst);
   } else if (ok) {
-    printf("gradients agree with central differences: %lld checks in f64, worst relative difference %.2g\n", (long long)c.checked, c.worst);
+    printf("gradients agree with central differences: %lld checks in f64, worst relative difference %.2g\n",
+           (long long)c.checked, c.worst);
   }
   code = ok ? 0 : (int)err->cls;
   close_grad(&g);

@@ -1,4 +1,5 @@
-/* cmd_inspect.c: `dlc inspect`: the kernels of a training step beside the lines they came from, or one kernel whole. */
+/* cmd_inspect.c: `dlc inspect`: the kernels of a training step beside the lines they came from, or one kernel
+ * whole. */
 #include "cli/driver.h"
 
 #include <stdio.h>
@@ -11,11 +12,14 @@ static void count_launches(const Program *p, uint32_t *count) {
   }
 }
 
-static void put_intensity(Str *s, const Kernel *k) { str_printf(s, "%.3g", k->bytes > 0 ? k->flops / k->bytes : 0.0); }
+static void put_intensity(Str *s, const Kernel *k) {
+  str_printf(s, "%.3g", k->bytes > 0 ? k->flops / k->bytes : 0.0);
+}
 
 static void list_text(const Program *p, const uint32_t *launches) {
   Str s = {0};
-  str_printf(&s, "%-24s %-14s %8s %12s %12s %9s  %s\n", "kernel", "class", "launches", "FLOPs", "bytes", "FLOP/byte", "lines; fused");
+  str_printf(&s, "%-24s %-14s %8s %12s %12s %9s  %s\n", "kernel", "class", "launches", "FLOPs", "bytes",
+             "FLOP/byte", "lines; fused");
   for (uint32_t i = 0; i < p->n_kernels; i++) {
     const Kernel *k = &p->kernel[i];
     str_printf(&s, "%-24s %-14s %8u %12.4g %12.4g ", k->name, k->cls, launches[i], k->flops, k->bytes);
@@ -24,8 +28,8 @@ static void list_text(const Program *p, const uint32_t *launches) {
     str_printf(&s, "%9s  %s; %s\n", n.s, k->loc, k->fused);
     str_free(&n);
   }
-  str_printf(&s, "%u kernels, %u launches a step, arena %lld bytes (lower bound %lld)\n", p->n_kernels, p->n_launches,
-             (long long)p->arena_bytes, (long long)p->lower_bound_bytes);
+  str_printf(&s, "%u kernels, %u launches a step, arena %lld bytes (lower bound %lld)\n", p->n_kernels,
+             p->n_launches, (long long)p->arena_bytes, (long long)p->lower_bound_bytes);
   fputs(s.s, stdout);
   str_free(&s);
 }
@@ -43,7 +47,8 @@ static void list_json(const Program *p, const uint32_t *launches) {
     str_put_json(&s, k->loc);
     str_puts(&s, ", \"fused\": ");
     str_put_json(&s, k->fused);
-    str_printf(&s, ", \"launches\": %u, \"flops\": %.17g, \"bytes\": %.17g, \"intensity\": ", launches[i], k->flops, k->bytes);
+    str_printf(&s, ", \"launches\": %u, \"flops\": %.17g, \"bytes\": %.17g, \"intensity\": ", launches[i],
+               k->flops, k->bytes);
     put_intensity(&s, k);
     str_putc(&s, '}');
   }
@@ -111,7 +116,8 @@ int cmd_inspect(const Args *a) {
   Error err = {0};
   Compiled c = {0};
   Codegen *cg = driver_codegen(&err);
-  bool ok = cg && driver_compile(&s, cg, s.model->has_plan ? PIPE_TRAIN : PIPE_GRAD, NULL, 0, "train", NULL, &c, &err);
+  bool ok = cg && driver_compile(&s, cg, s.model->has_plan ? PIPE_TRAIN : PIPE_GRAD, NULL, 0, "train", NULL,
+                                 &c, &err);
   if (!ok) {
     code = cli_fail(&err);
   } else if (a->second) {

@@ -1,4 +1,5 @@
-/* cmd_run.c: `dlc run`: training. Everything that can be wrong is found before the run's folder is touched. */
+/* cmd_run.c: `dlc run`: training. Everything that can be wrong is found before the run's folder is touched.
+ */
 #include "cli/setup.h"
 
 #include <math.h>
@@ -11,7 +12,9 @@
 
 static volatile sig_atomic_t stop_requested;
 
-static void on_signal(int number) { stop_requested = number; }
+static void on_signal(int number) {
+  stop_requested = number;
+}
 
 typedef struct {
   const Args *args;
@@ -58,7 +61,9 @@ static bool compile_all(Run *r, Error *err) {
     return false;
   }
   r->train_x = exec_load(r->device, &r->train.draft.program, driver_symbol, &r->train, err);
-  r->eval_x = r->train_x && r->has_eval ? exec_load(r->device, &r->eval.draft.program, driver_symbol, &r->eval, err) : NULL;
+  r->eval_x = r->train_x && r->has_eval
+                  ? exec_load(r->device, &r->eval.draft.program, driver_symbol, &r->eval, err)
+                  : NULL;
   return r->train_x && (!r->has_eval || r->eval_x);
 }
 
@@ -199,10 +204,12 @@ static bool write_sample(Run *r, int64_t step, Error *err) {
   const Plan *p = &r->session.model->plan;
   SampleRule rule = {p->sample_temperature, p->sample_top_k, 1};
   str_free(&r->last_sample);
-  if (!sampler_text(&r->sampler, p->sample_prompt, p->sample_tokens, &rule, p->seed + (uint64_t)step, &r->last_sample, err)) {
+  if (!sampler_text(&r->sampler, p->sample_prompt, p->sample_tokens, &rule, p->seed + (uint64_t)step,
+                    &r->last_sample, err)) {
     return false;
   }
-  progress_line(r->progress, "step %lld writes: %s%s", (long long)step, p->sample_prompt, r->last_sample.s ? r->last_sample.s : "");
+  progress_line(r->progress, "step %lld writes: %s%s", (long long)step, p->sample_prompt,
+                r->last_sample.s ? r->last_sample.s : "");
   return true;
 }
 
@@ -229,7 +236,9 @@ static void collect(Run *r, StepMetrics *s, Arena *a) {
   s->value = value;
 }
 
-static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+static bool due(int64_t step, int64_t every) {
+  return every > 0 && step % every == 0;
+}
 
 static bool one_step(Run *r, Error *err) {
   const Model *m = r->session.model;
@@ -251,7 +260,9 @@ static bool one_step(Run *r, Error *err) {
     s.epoch = r->data.n ? data_epoch(r->data.source[0], step) : 0;
     if (!isfinite(s.loss)) {
       metrics_step(r->log, &s, err);
-      ok = error_set(err, ERR_RUN, "the loss is %s at step %lld; the last checkpoint is whole: lower the learning rate or clip, then --resume",
+      ok = error_set(err, ERR_RUN,
+                     "the loss is %s at step %lld; the last checkpoint is whole: lower the learning rate or "
+                     "clip, then --resume",
                      isnan(s.loss) ? "not a number" : "infinite", (long long)step);
     }
   }
@@ -278,9 +289,14 @@ static bool one_step(Run *r, Error *err) {
 static bool finish(Run *r, Error *err) {
   uint32_t n_times;
   const Model *m = r->session.model;
-  Report rep = {.title = m->plan.name, .subtitle = m->plan.model, .metrics_path = rundir_file(r->dir, "metrics.jsonl"),
-                .program = &r->train.draft.program, .time = r->args->profile ? exec_times(r->train_x, &n_times) : NULL,
-                .layout = m->plan.layout, .plan = m->folded, .sample = r->last_sample.s};
+  Report rep = {.title = m->plan.name,
+                .subtitle = m->plan.model,
+                .metrics_path = rundir_file(r->dir, "metrics.jsonl"),
+                .program = &r->train.draft.program,
+                .time = r->args->profile ? exec_times(r->train_x, &n_times) : NULL,
+                .layout = m->plan.layout,
+                .plan = m->folded,
+                .sample = r->last_sample.s};
   bool ok = metrics_close(r->log, err);
   r->log = NULL;
   return report_write(rundir_file(r->dir, "report.html"), &rep, err) && ok;
@@ -305,7 +321,8 @@ static bool train(Run *r, Error *err) {
     return false;
   }
   if (ok && stop_requested) {
-    return error_set(err, ERR_STOPPED, "stopped on request at step %lld with a checkpoint saved; run again with --resume",
+    return error_set(err, ERR_STOPPED,
+                     "stopped on request at step %lld with a checkpoint saved; run again with --resume",
                      (long long)r->state.step);
   }
   return ok;
@@ -344,8 +361,9 @@ static bool prepare(Run *r, const char **folder, Error *err) {
   }
   r->total = a->steps >= 0 ? a->steps : m->plan.steps;
   if (r->total > m->plan.steps) {
-    return error_set(err, ERR_USAGE, "--steps %lld is beyond the plan's %lld steps; --set steps=%lld lengthens the plan", (long long)r->total,
-                     (long long)m->plan.steps, (long long)r->total);
+    return error_set(err, ERR_USAGE,
+                     "--steps %lld is beyond the plan's %lld steps; --set steps=%lld lengthens the plan",
+                     (long long)r->total, (long long)m->plan.steps, (long long)r->total);
   }
   sha256_hex(m->folded, strlen(m->folded), r->hash);
   *folder = out_folder(r);
@@ -367,7 +385,12 @@ static bool start(Run *r, const char *folder, Error *err) {
   }
   r->saved_step = found ? r->state.step : -1;
   r->state.plan_hash = r->hash;
-  return open_folder(r, folder, found ? RUN_RESUME : a->fresh ? RUN_FRESH : a->resume ? RUN_RESUME : RUN_NEW, err);
+  return open_folder(r, folder,
+                     found       ? RUN_RESUME
+                     : a->fresh  ? RUN_FRESH
+                     : a->resume ? RUN_RESUME
+                                 : RUN_NEW,
+                     err);
 }
 
 int cmd_run(const Args *a) {

@@ -22,7 +22,8 @@ static Tokenizer *find_tokenizer(Arena *a, const char *run, const Plan *p, Error
 }
 
 static bool write_text(Sampler *s, const Args *a, const char *prompt, Error *err) {
-  SampleRule rule = {isnan(a->temperature) ? 1 : a->temperature, a->top_k > 0 ? a->top_k : 0, isnan(a->top_p) ? 1 : a->top_p};
+  SampleRule rule = {isnan(a->temperature) ? 1 : a->temperature, a->top_k > 0 ? a->top_k : 0,
+                     isnan(a->top_p) ? 1 : a->top_p};
   Str out = {0};
   uint64_t seed = a->seed >= 0 ? (uint64_t)a->seed : s->session.model->plan.seed;
   bool ok = sampler_text(s, prompt, a->tokens > 0 ? a->tokens : 200, &rule, seed, &out, err);

@@ -31,7 +31,8 @@ static void print_diagnostics(const Session *s, bool json) {
   str_free(&text);
 }
 
-static int open_model(Session *s, const Args *a, const char *const *extra, uint32_t n_extra, bool inference, bool quiet) {
+static int open_model(Session *s, const Args *a, const char *const *extra, uint32_t n_extra, bool inference,
+                      bool quiet) {
   memset(s, 0, sizeof *s);
   s->sources.arena = &s->arena;
   s->diag.sources = &s->sources;
@@ -52,7 +53,12 @@ static int open_model(Session *s, const Args *a, const char *const *extra, uint3
   for (uint32_t i = 0; i < n_extra && n < sizeof set / sizeof *set; i++) {
     set[n++] = extra[i];
   }
-  FrontOptions opt = {.path = program_path(s, a), .plan = a->plan, .layout = a->layout, .ranks = 1, .set = set, .n_set = n,
+  FrontOptions opt = {.path = program_path(s, a),
+                      .plan = a->plan,
+                      .layout = a->layout,
+                      .ranks = 1,
+                      .set = set,
+                      .n_set = n,
                       .inference = inference};
   int code = front_model(&opt, &s->sources, &s->diag, &s->model);
   if (code || !quiet) {
@@ -74,7 +80,8 @@ int session_open_inference(Session *s, const Args *a, int64_t batch) {
     return code;
   }
   char set[256];
-  snprintf(set, sizeof set, "%s=%lld", ir_axis_name(s->model->module, s->model->plan.sample_axis), (long long)batch);
+  snprintf(set, sizeof set, "%s=%lld", ir_axis_name(s->model->module, s->model->plan.sample_axis),
+           (long long)batch);
   session_close(s);
   const char *extra[] = {set};
   return open_model(s, a, extra, 1, true, true);
@@ -90,7 +97,8 @@ void session_close(Session *s) {
 
 bool driver_need_plan(const Session *s, Error *err) {
   if (!s->model->has_plan) {
-    return error_set(err, ERR_INPUT, "this file has no plan; write `plan NAME for MODEL { ... }` with its data and steps");
+    return error_set(err, ERR_INPUT,
+                     "this file has no plan; write `plan NAME for MODEL { ... }` with its data and steps");
   }
   return true;
 }
@@ -114,7 +122,8 @@ bool driver_compile(Session *s, Codegen *cg, PipeKind kind, const char *const *o
   Program *p = &out->draft.program;
   p->n_objects = p->n_kernels;
   p->object = ARENA_ARRAY(&m->module->arena, Object, p->n_objects);
-  if (!codegen_kernels(cg, out->func, out->draft.region, p->n_kernels, &m->module->arena, p->kernel, p->object, err) ||
+  if (!codegen_kernels(cg, out->func, out->draft.region, p->n_kernels, &m->module->arena, p->kernel,
+                       p->object, err) ||
       !program_plan(&out->draft, &m->module->arena, err)) {
     return false;
   }

@@ -1,4 +1,5 @@
-/* driver.h: from a file and arguments to a checked model, from a model to a compiled program. Shared by the commands. */
+/* driver.h: from a file and arguments to a checked model, from a model to a compiled program. Shared by the
+ * commands. */
 #ifndef DLC_DRIVER_H
 #define DLC_DRIVER_H
 
@@ -15,10 +16,12 @@ typedef struct {
   Model *model;
 } Session;
 
-/* Parses and elaborates FILE (or DIR/plan.dl) with the plan, layout and overrides of the arguments plus `extra` ones.
- * Prints diagnostics to standard error (as JSON lines with --json). Returns an exit code; on 0 the model is there. */
+/* Parses and elaborates FILE (or DIR/plan.dl) with the plan, layout and overrides of the arguments plus
+ * `extra` ones. Prints diagnostics to standard error (as JSON lines with --json). Returns an exit code; on 0
+ * the model is there. */
 int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n_extra);
-/* The same for inference: the layout is not looked at; batch > 0 sets the sample axis to that size. Silent about warnings. */
+/* The same for inference: the layout is not looked at; batch > 0 sets the sample axis to that size. Silent
+ * about warnings. */
 int session_open_inference(Session *s, const Args *a, int64_t batch);
 void session_close(Session *s);
 

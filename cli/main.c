@@ -15,7 +15,8 @@ static const Command commands[] = {
      "[--dump-after PASS]",
      "write the step program, every kernel's source and the memory plan"},
     {"run", cmd_run,
-     "dlc run FILE|DIR [--plan P] [--layout L] [--device auto|host] [--set NAME=VALUE] [--steps N] [--seed N] "
+     "dlc run FILE|DIR [--plan P] [--layout L] [--device auto|host] [--set NAME=VALUE] [--steps N] [--seed "
+     "N] "
      "[--out DIR] [--resume] [--fresh] [--accept-plan-change] [--profile] [--json]",
      "train"},
     {"grad", cmd_grad, "dlc grad FILE [--plan P] [-o grads.safetensors] [--check] [--json]",
@@ -25,7 +26,8 @@ static const Command commands[] = {
     {"eval", cmd_eval, "dlc eval FILE --from RUN|STEP|FILE.safetensors [--baselines] [--json]",
      "held-out loss and metrics of saved weights"},
     {"sample", cmd_sample,
-     "dlc sample FILE --from RUN|STEP|FILE.safetensors [\"prompt\"|-] [--tokens N] [--temperature T] [--top-k K] "
+     "dlc sample FILE --from RUN|STEP|FILE.safetensors [\"prompt\"|-] [--tokens N] [--temperature T] "
+     "[--top-k K] "
      "[--top-p P] [--seed N]",
      "text from saved weights"},
     {"apply", cmd_apply, "dlc apply FILE --from CKPT --data X.safetensors [--outputs a,b] -o Y.safetensors",
@@ -42,7 +44,8 @@ typedef struct {
   size_t offset;
 } Option;
 
-#define O(name, kind, field) {name, kind, offsetof(Args, field)}
+#define O(name, kind, field)                                                                                 \
+  { name, kind, offsetof(Args, field) }
 static const Option options[] = {
     O("--plan", OPT_TEXT, plan),
     O("--layout", OPT_TEXT, layout),
@@ -247,8 +250,16 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
     return print_help(stdout);
   }
-  Args a = {.steps = -1, .seed = -1, .nodes = -1, .gpus = -1, .tokens = -1, .top_k = -1, .threads = -1,
-            .batches = -1, .temperature = NAN, .top_p = NAN};
+  Args a = {.steps = -1,
+            .seed = -1,
+            .nodes = -1,
+            .gpus = -1,
+            .tokens = -1,
+            .top_k = -1,
+            .threads = -1,
+            .batches = -1,
+            .temperature = NAN,
+            .top_p = NAN};
   const Command *c = find_command(argv[1]);
   if (!c) {
     const char *best = NULL;

@@ -37,7 +37,8 @@ static void fill_states(const Module *m, const Tensors *t) {
 
 bool setup_init(const Model *model, const Tensors *t, Error *err) {
   const Module *m = model->module;
-  static const FillKind kind[] = {[IR_INIT_NORMAL] = FILL_NORMAL, [IR_INIT_UNIFORM] = FILL_UNIFORM, [IR_INIT_FILL] = FILL_VALUE};
+  static const FillKind kind[] = {
+      [IR_INIT_NORMAL] = FILL_NORMAL, [IR_INIT_UNIFORM] = FILL_UNIFORM, [IR_INIT_FILL] = FILL_VALUE};
   for (uint32_t i = 0; i < m->n_params; i++) {
     tensor_fill(&t->t[i], kind[m->param[i].init], m->param[i].a, m->param[i].b, model->plan.seed);
   }
@@ -52,7 +53,8 @@ bool setup_init(const Model *model, const Tensors *t, Error *err) {
   return ok;
 }
 
-bool setup_weights(Arena *a, const char *from, const Tensors *t, const Module *m, const char **run, Error *err) {
+bool setup_weights(Arena *a, const char *from, const Tensors *t, const Module *m, const char **run,
+                   Error *err) {
   CheckpointPath path;
   char *skipped = NULL;
   if (!checkpoint_find(from, a, &path, &skipped, err)) {
@@ -110,13 +112,15 @@ static bool data_input(const Model *m, const PlanData *d, const char *name, Data
       continue;
     }
     const Type *t = &mod->input[i].type;
-    *out = (DataInput){.name = mod->input[i].name, .dtype = t->dtype, .rank = t->rank, .limit = id_limit(m, i)};
+    *out =
+        (DataInput){.name = mod->input[i].name, .dtype = t->dtype, .rank = t->rank, .limit = id_limit(m, i)};
     for (int k = 0; k < t->rank; k++) {
       out->size[k] = t->dim[k].size;
     }
     return true;
   }
-  return error_set(err, ERR_INPUT, "line %u: data fills '%s', which is no input of the model", d->loc.line, name);
+  return error_set(err, ERR_INPUT, "line %u: data fills '%s', which is no input of the model", d->loc.line,
+                   name);
 }
 
 bool setup_data(Arena *a, const Model *m, DataSet *out, Error *err) {
@@ -135,9 +139,17 @@ bool setup_data(Arena *a, const Model *m, DataSet *out, Error *err) {
       }
       covered++;
     }
-    DataOptions o = {.kind = d->kind == DATA_TEXT ? SOURCE_TEXT : d->kind == DATA_TOKENS ? SOURCE_TOKENS : SOURCE_ARRAYS,
-                     .path = d->path, .eval_path = d->eval_path, .tokenizer = d->tokenizer, .hold_out = d->hold_out,
-                     .sequential = d->sequential, .input = in, .n_inputs = d->n_inputs, .seed = p->seed};
+    DataOptions o = {.kind = d->kind == DATA_TEXT     ? SOURCE_TEXT
+                             : d->kind == DATA_TOKENS ? SOURCE_TOKENS
+                                                      : SOURCE_ARRAYS,
+                     .path = d->path,
+                     .eval_path = d->eval_path,
+                     .tokenizer = d->tokenizer,
+                     .hold_out = d->hold_out,
+                     .sequential = d->sequential,
+                     .input = in,
+                     .n_inputs = d->n_inputs,
+                     .seed = p->seed};
     out->source[i] = data_open(&o, err);
     out->input[i] = in;
     if (!out->source[i]) {
@@ -148,7 +160,8 @@ bool setup_data(Arena *a, const Model *m, DataSet *out, Error *err) {
   }
   if (covered < m->module->n_inputs) {
     setup_close_data(out);
-    return error_set(err, ERR_INPUT, "the plan's data fills %u of the model's %u inputs", covered, m->module->n_inputs);
+    return error_set(err, ERR_INPUT, "the plan's data fills %u of the model's %u inputs", covered,
+                     m->module->n_inputs);
   }
   return true;
 }
@@ -160,7 +173,8 @@ void setup_close_data(DataSet *d) {
   d->n = 0;
 }
 
-/* Where each input of source i goes; NULL entries are inputs the program does not read: they get a scrap buffer. */
+/* Where each input of source i goes; NULL entries are inputs the program does not read: they get a scrap
+ * buffer. */
 static void input_buffers(Arena *a, const DataSet *d, uint32_t i, uint32_t n, Exec *x, void **out) {
   for (uint32_t k = 0; k < n; k++) {
     const DataInput *in = &d->input[i][k];
@@ -173,7 +187,9 @@ static void input_buffers(Arena *a, const DataSet *d, uint32_t i, uint32_t n, Ex
   }
 }
 
-static uint32_t source_inputs(const Model *m, uint32_t i) { return m->plan.data[i].n_inputs; }
+static uint32_t source_inputs(const Model *m, uint32_t i) {
+  return m->plan.data[i].n_inputs;
+}
 
 bool setup_batch(const Model *m, DataSet *d, Exec *x, int64_t step, Error *err) {
   Arena scrap = {0};
@@ -227,7 +243,8 @@ double setup_term_coef(const Func *f, const char *name) {
   return 1;
 }
 
-bool setup_eval(Arena *a, const Model *m, DataSet *d, Exec *x, const Compiled *c, int64_t batches, EvalResult *out, Error *err) {
+bool setup_eval(Arena *a, const Model *m, DataSet *d, Exec *x, const Compiled *c, int64_t batches,
+                EvalResult *out, Error *err) {
   Sums s = {.p = exec_program(x)};
   s.num = ARENA_ARRAY(a, double, s.p->n_results);
   s.den = ARENA_ARRAY(a, double, s.p->n_results);
