@@ -160,6 +160,12 @@ typedef struct {
   bool is_state;
 } Slot;
 
+/* How the model uses a parameter. */
+typedef struct {
+  uint32_t fan_in; /* product of its contracted axes; 0: never contracted */
+  uint32_t summed; /* bit k: its axis k (repeats not counted) is contracted or indexed */
+} ParamUse;
+
 /* A body being elaborated. */
 typedef struct {
   const AstItem *def;
@@ -186,7 +192,8 @@ struct Elab {
   bool in_optimizer;     /* sum(x) without brackets: over every axis of x but these */
   const Type *opt_param; /* the parameter's type; its first n_opt_repeat dims are repeats */
   uint32_t n_opt_repeat;
-  uint32_t *fan_in; /* per parameter: product of its contracted axes, once known */
+  uint32_t opt_row; /* of that parameter */
+  ParamUse *use;    /* by parameter */
   uint32_t draws;   /* random numbers asked for so far in this function: the key of the next */
 };
 
@@ -235,6 +242,7 @@ V to_float(Elab *e, Ctx *c, V v, Span at);
 
 /* ---- elab_call.c ---- */
 V eval_call(Elab *e, Scope *s, const AstExpr *x);
+void note_summed(Elab *e, const V *v, const Axis *axis, uint32_t n);
 /* ---- elab_move.c ---- */
 V eval_bracket(Elab *e, Scope *s, const AstExpr *x);
 V call_join(Elab *e, Scope *s, const AstExpr *x);
@@ -272,6 +280,7 @@ bool elab_plan(Elab *e, const AstItem *plan, const AstPlanItem *layout, const ch
 /* ---- elab_update.c: optimizers, schedules, conditions ---- */
 bool elab_updates(Elab *e, const AstItem *plan, Model *out);
 bool elab_schedules(Elab *e, const AstItem *plan, Model *out);
+/* ---- elab_condition.c ---- */
 /* A condition on one parameter: rank >= 2 and name like "h.*". */
 bool eval_condition(Elab *e, const AstExpr *x, uint32_t param, double *out);
 

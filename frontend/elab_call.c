@@ -25,6 +25,26 @@ static bool args_n(Elab *e, Scope *s, const AstExpr *x, uint32_t n, V *out) {
   return ok;
 }
 
+/* `rows` and `cols` in optimizer code: the axes of the parameter that its contraction sums, and the others.
+ */
+static bool rows_or_cols(Elab *e, const AstName *word, Axis *axis, int64_t *size, uint32_t *n) {
+  const uint32_t summed = e->use[e->opt_row].summed;
+  if (!summed) {
+    uint32_t d = report(e, word->span, "'%s' means nothing for parameter '%s', which no contraction uses",
+                        word->text, e->m->param[e->opt_row].name);
+    diag_hint(e->diag, d, "give this optimizer line: where matrix");
+    return false;
+  }
+  for (uint32_t k = e->n_opt_repeat; k < e->opt_param->rank; k++) {
+    bool is_row = summed >> (k - e->n_opt_repeat) & 1;
+    if (is_row == !strcmp(word->text, "rows")) {
+      axis[*n] = e->opt_param->dim[k].axis;
+      size[(*n)++] = e->opt_param->dim[k].size;
+    }
+  }
+  return true;
+}
+
 /* The axes in the call's brackets; each once. */
 static bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *size, uint32_t *n) {
   const AstBracket *b = &x->call.axes;
@@ -33,6 +53,12 @@ static bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *si
     report(e, x->span, "%s needs the names of axes in brackets: %s[axis](...)", x->call.f.text,
            x->call.f.text);
     return false;
+  }
+  if (e->in_optimizer && b->axes.n == 1 && !b->axes.v[0].qual) {
+    const char *word = b->axes.v[0].text;
+    if (!strcmp(word, "rows") || !strcmp(word, "cols")) {
+      return rows_or_cols(e, &b->axes.v[0], axis, size, n);
+    }
   }
   for (uint32_t i = 0; i < b->axes.n; i++) {
     AxisBinding a;
@@ -54,6 +80,19 @@ static bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *si
 
 /* ---- reductions ---- */
 
+/* The axes of a parameter that its first use as a matrix sums or indexes: its rows. */
+void note_summed(Elab *e, const V *v, const Axis *axis, uint32_t n) {
+  const IrParam *p = &e->m->param[v->param];
+  const Type *t = vtype(e, v);
+  if (e->use[v->param].summed || t->rank + p->n_repeat != p->type.rank) {
+    return; /* a part of it, or split axes: no position to speak of */
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    int at = type_find(t, axis[i]);
+    e->use[v->param].summed |= at < 0 ? 0 : 1u << at;
+  }
+}
+
 static void note_contraction(Elab *e, const V *factor, uint32_t n, const Axis *axis, uint32_t n_axes) {
   for (uint32_t i = 0; i < n; i++) {
     if (factor[i].kind != V_TENSOR || factor[i].param == NONE) {
@@ -71,7 +110,8 @@ static void note_contraction(Elab *e, const V *factor, uint32_t n, const Axis *a
     }
     if (shared) {
       e->m->param[factor[i].param].matrix = true;
-      e->fan_in[factor[i].param] = (uint32_t)in;
+      e->use[factor[i].param].fan_in = (uint32_t)in;
+      note_summed(e, &factor[i], axis, n_axes);
     }
   }
 }
@@ -153,7 +193,7 @@ static bool has_axes(Elab *e, const AstExpr *x, const V *v, const Axis *axis, ui
       names[k] = ir_axis_name(e->m, t->dim[k].axis);
       str_printf(&axes, "%s%s", k ? ", " : "", names[k]);
     }
-    const AstName *missing = axis_as_written(e, &x, i);
+    const AstName *missing = axis_as_written(e, &x, i < x->call.axes.axes.n ? i : 0);
     uint32_t d =
         report(e, missing->span, "%s has axes {%s}; %s[%s] reduces '%s', which it does not have",
                operand_name(e, x), axes.s ? axes.s : "", x->call.f.text, missing->text, missing->text);

@@ -223,6 +223,7 @@ static V bracket_index(Elab *e, Scope *s, const AstExpr *x) {
   }
   if (v.param != NONE) {
     e->m->param[v.param].matrix = true;
+    note_summed(e, &v, axis, n);
   }
   return built(e, s->ctx, ir_gather(&s->ctx->b, v.val, axis, index, n), x->span);
 }

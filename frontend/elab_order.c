@@ -120,7 +120,7 @@ static void warn_outer(Outer *o, const Op *op) {
   uint32_t d =
       diag_warning(e->diag, span_of(e, op->loc), "%s and %s meet in every combination: %s is stored whole",
                    type_text(e, a), type_text(e, b), type_text(e, t));
-  diag_hint(e->diag, d, "a sum over an axis they share would make it a contraction");
+  diag_hint(e->diag, d, "reduced over one of its axes it would need no memory");
 }
 
 static void walk_outer(Outer *o, const Block *b) {

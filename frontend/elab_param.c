@@ -144,11 +144,11 @@ static uint32_t param_row(Elab *e, Scope *s, const AstDecl *d, const char *path,
   uint32_t old_cap = m->cap_params;
   VEC_PUSH(&m->arena, m->param, m->n_params, m->cap_params, p);
   if (m->cap_params != old_cap) {
-    uint32_t *grown = ARENA_ARRAY(e->arena, uint32_t, m->cap_params);
-    if (e->fan_in) {
-      memcpy(grown, e->fan_in, old_cap * sizeof *grown);
+    ParamUse *grown = ARENA_ARRAY(e->arena, ParamUse, m->cap_params);
+    if (e->use) {
+      memcpy(grown, e->use, old_cap * sizeof *grown);
     }
-    e->fan_in = grown;
+    e->use = grown;
   }
   return m->n_params - 1;
 }

@@ -1,97 +1,9 @@
 /* elab_update.c: the plan's optimizers and schedules: code run once a parameter, once a group. */
 #include "frontend/elab.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- conditions on parameters ---- */
-
-static bool condition_word(Elab *e, const AstName *w, uint32_t param, double *out) {
-  const IrParam *p = &e->m->param[param];
-  double size = 1;
-  for (uint32_t i = p->n_repeat; i < p->type.rank; i++) {
-    size *= (double)p->type.dim[i].size;
-  }
-  double in = e->fan_in[param] ? e->fan_in[param] : size;
-  struct {
-    const char *word;
-    double v;
-  } words[] = {{"rank", (double)p->type.rank - p->n_repeat},
-               {"size", size},
-               {"matrix", p->matrix},
-               {"fan_in", in},
-               {"fan_out", size / in}};
-  const char *names[8];
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-    names[i] = words[i].word;
-    if (!strcmp(words[i].word, w->text)) {
-      *out = words[i].v;
-      return true;
-    }
-  }
-  if (!strcmp(w->text, "depth")) {
-    report(e, w->span,
-           "conditions on depth are not built yet: the layers of a repeat share one optimizer line");
-    return false;
-  }
-  uint32_t d =
-      report(e, w->span, "a condition knows name, rank, size, matrix, fan_in, fan_out and has AXIS, not '%s'",
-             w->text);
-  diag_did_you_mean(e->diag, d, w->text, names, sizeof words / sizeof *words);
-  return false;
-}
-
-/* A glob against the path with stars; "h.0.*" picks one layer of a repeat, which share their optimizer line.
- */
-static bool condition_like(Elab *e, const AstExpr *x, uint32_t param, double *out) {
-  const IrParam *p = &e->m->param[param];
-  if (x->like.x->kind != EXPR_NAME || strcmp(x->like.x->name.text, "name")) {
-    report(e, x->span, "write: name like \"pattern\"");
-    return false;
-  }
-  *out = fnmatch(x->like.pattern, p->name, 0) == 0;
-  return true;
-}
-
-bool eval_condition(Elab *e, const AstExpr *x, uint32_t param, double *out) {
-  double a, b;
-  switch (x->kind) {
-  case EXPR_NUMBER: *out = x->number.value; return true;
-  case EXPR_NAME: return condition_word(e, &x->name, param, out);
-  case EXPR_LIKE: return condition_like(e, x, param, out);
-  case EXPR_HAS: {
-    AxisBinding axis;
-    Scope s = {.file = e->main, .ctx = e->root};
-    if (!find_axis(e, &s, &x->has.axis, &axis)) {
-      return false;
-    }
-    *out = type_has(&e->m->param[param].type, axis.axis);
-    return true;
-  }
-  case EXPR_UNARY:
-    if (!eval_condition(e, x->unary.x, param, &a)) {
-      return false;
-    }
-    *out = x->unary.op == UNARY_NEG ? -a : a == 0;
-    return true;
-  case EXPR_BINARY: {
-    if (!eval_condition(e, x->binary.a, param, &a) || !eval_condition(e, x->binary.b, param, &b)) {
-      return false;
-    }
-    V v = binary(e, e->root, x->binary.op, num(a), num(b), x->span);
-    *out = v.num;
-    return v.kind == V_NUM;
-  }
-  case EXPR_STRING:
-  case EXPR_CALL:
-  case EXPR_BRACKET:
-  case EXPR_CHOICE: break;
-  }
-  report(e, x->span, "this is no condition on parameters");
-  return false;
-}
 
 /* ---- settings ---- */
 
@@ -234,6 +146,7 @@ static bool elab_update(Elab *e, const AstPlanItem *item, const AstItem *def, Fi
   e->in_optimizer = true;
   e->opt_param = &type;
   e->n_opt_repeat = m->param[param].n_repeat;
+  e->opt_row = param;
   Scope s = {.file = home, .ctx = e->root, .path = "", .result = poison()};
   scope_set(e, &s, "param", tensor(e->root, ir_func_arg(e->func, ARG_PARAM, param, type, "param")),
             def->span);

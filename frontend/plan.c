@@ -312,6 +312,40 @@ static void check_layout(Items *x, const AstPlanItem *layout) {
   }
 }
 
+/* Names in every layout of the plan, chosen or not. */
+static void check_layout_names(Items *x, const AstPlanItem *layout) {
+  const char *mesh[32];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < layout->n_items; i++) {
+    const AstPlanItem *p = layout->items[i];
+    for (uint32_t k = 0; p->kind == LAYOUT_MESH && k < p->args.n && n < 32; k++) {
+      if (p->args.v[k].name.text) {
+        mesh[n++] = p->args.v[k].name.text;
+      }
+    }
+  }
+  for (uint32_t i = 0; i < layout->n_items; i++) {
+    const AstPlanItem *p = layout->items[i];
+    if (p->kind != LAYOUT_SHARD) {
+      continue;
+    }
+    for (uint32_t k = 0; k < p->names.n; k++) {
+      AxisBinding a;
+      x->ok &= find_axis(x->e, &x->s, &p->names.v[k], &a);
+    }
+    bool known = !p->on.text;
+    for (uint32_t k = 0; k < n && !known; k++) {
+      known = !strcmp(mesh[k], p->on.text);
+    }
+    if (!known) {
+      uint32_t d =
+          report(x->e, p->on.span, "layout '%s' has no mesh axis '%s'", layout->names.v[0].text, p->on.text);
+      diag_did_you_mean(x->e->diag, d, p->on.text, mesh, n);
+      x->ok = false;
+    }
+  }
+}
+
 static Axis sample_axis(Elab *e, const AstItem *plan) {
   FileScope *home;
   const AstItem *model = find_def(e->main, ITEM_MODEL, plan->plan.model.text, &home);
@@ -358,6 +392,9 @@ bool elab_plan(Elab *e, const AstItem *plan, const AstPlanItem *layout, const ch
   bool optimizer = false;
   for (uint32_t i = 0; i < plan->plan.n; i++) {
     one_item(&x, plan->plan.v[i]);
+    if (plan->plan.v[i]->kind == PLAN_LAYOUT) {
+      check_layout_names(&x, plan->plan.v[i]);
+    }
     optimizer |= plan->plan.v[i]->kind == PLAN_OPTIMIZER;
   }
   if (layout) {
