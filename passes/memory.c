@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* More buffers than that are placed in order of time only. */
-enum { MAX_BEST_FIT = 20000 };
+enum { MAX_BEST_FIT = 10000 };
 
 typedef struct {
   uint32_t buffer, first, last;
