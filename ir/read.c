@@ -386,7 +386,7 @@ static bool build(Reader *r, Block *b, OpCode code, Loc loc, const Val *arg, uin
 }
 
 static bool op(Reader *r, Block *b, int depth) {
-  uint32_t first = r->n_map, n_args;
+  uint32_t first = r->n_map, n_args, line = r->line;
   do {
     if (!define(r, NONE)) {
       return false;
@@ -409,14 +409,19 @@ static bool op(Reader *r, Block *b, int depth) {
   if (accept(r, '@') && (!place(r, &loc) || loc.file == NONE || !loc.line)) {
     return fail(r, "expected a place");
   }
-  if (r->err->cls != ERR_NONE || !build(r, b, code, loc, arg, n_args, &a, inner, types, n, &result)) {
+  if (r->err->cls != ERR_NONE) {
     return false;
   }
+  uint32_t next = r->line;
+  r->line = line; /* what is wrong with the op is said at its line */
+  if (!build(r, b, code, loc, arg, n_args, &a, inner, types, n, &result)) {
+    return false;
+  }
+  r->line = next;
   for (uint32_t i = 0; i < n; i++) {
     r->map[first + i] = result + i;
   }
-  size_t digits;
-  while ((digits = peek_word(r)) && *r->p >= '0' && *r->p <= '9') {
+  while (peek_word(r) && *r->p >= '0' && *r->p <= '9') {
     uint32_t which;
     const char *name;
     if (!unsigned32(r, &which) || which >= n || !string(r, &name)) {
