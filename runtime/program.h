@@ -1,8 +1,10 @@
-/* program.h: the step program: what the compiler hands to the runtime. Pure data, no pointers into the compiler.
+/* program.h: the step program: what the compiler hands to the runtime. Pure data, no pointers into the
+ * compiler.
  *
- * A program works on ONE arena of `arena_bytes`. Buffers are byte ranges of it; persistent ones (parameters, optimizer
- * state, module state) come first and keep their place in every program of a Bundle, so that train and eval share them.
- * Instructions run in order; each launches a kernel on buffers (base buffer + byte offset). */
+ * A program works on ONE arena of `arena_bytes`. Buffers are byte ranges of it; persistent ones (parameters,
+ * optimizer state, module state) come first and keep their place in every program of a Bundle, so that train
+ * and eval share them. Instructions run in order; each launches a kernel on buffers (base buffer + byte
+ * offset). */
 #ifndef DLC_PROGRAM_H
 #define DLC_PROGRAM_H
 
@@ -33,25 +35,26 @@ typedef struct {
   const void *init;      /* BUF_CONST only: `bytes` bytes */
 } Buffer;
 
-/* A kernel: phases run one after another with a barrier between; tasks of a phase may run in any order and in parallel.
- * ABI of a symbol: void f(void *const *args, int64_t task_lo, int64_t task_hi, void *scratch)
- * runs tasks lo <= t < hi. scratch is `scratch_bytes` of arena shared by the phases of one launch, 64-byte aligned;
- * thread_scratch_bytes more per worker follow through args[n_args] (a pointer private to the calling worker). */
+/* A kernel: phases run one after another with a barrier between; tasks of a phase may run in any order and in
+ * parallel. ABI of a symbol: void f(void *const *args, int64_t task_lo, int64_t task_hi, void *scratch) runs
+ * tasks lo <= t < hi. scratch is `scratch_bytes` of arena shared by the phases of one launch, 64-byte
+ * aligned; thread_scratch_bytes more per worker follow through args[n_args] (a pointer private to the calling
+ * worker). */
 typedef struct {
   const char *symbol;
   int64_t ntasks;
 } Phase;
 
 typedef struct {
-  const char *name;      /* unique, a C identifier */
-  const char *cls;       /* map, reduce, norm, gemm, attention, loss, update, gather, scan, sort */
-  const char *fused;     /* human text: what was fused */
-  const char *loc;       /* "gpt2.dl:24, gpt2.dl:25": source lines */
+  const char *name;  /* unique, a C identifier */
+  const char *cls;   /* map, reduce, norm, gemm, attention, loss, update, gather, scan, sort */
+  const char *fused; /* human text: what was fused */
+  const char *loc;   /* "gpt2.dl:24, gpt2.dl:25": source lines */
   Phase *phase;
   uint32_t n_phases, n_args, n_outputs; /* the last n_outputs args are written */
   int64_t scratch_bytes, thread_scratch_bytes;
-  double flops, bytes;   /* per launch */
-  uint32_t object;       /* index into Program.objects: where its symbols live */
+  double flops, bytes; /* per launch */
+  uint32_t object;     /* index into Program.objects: where its symbols live */
 } Kernel;
 
 typedef struct {
@@ -72,7 +75,7 @@ typedef struct {
 } Object;
 
 /* Runtime scalars every program may read; each is a BUF_SCALAR buffer of rank 0. */
-#define SCALARS(X) /* enum, buffer name, dtype */                                                            \
+#define SCALARS(X)            /* enum, buffer name, dtype */                                                 \
   X(STEP, "$step", F64)       /* number of this update, 1 at the first */                                    \
   X(ATTEMPT, "$attempt", I64) /* counter of random numbers: the step, also when it is skipped */             \
   X(SEED, "$seed", I64)
@@ -85,7 +88,8 @@ typedef enum {
 
 /* What the runtime reads back. */
 typedef struct {
-  const char *name; /* "loss", "grad_norm", "lr", metric names, output names ("logits", "h.attn.p"), "grad:NAME" */
+  const char
+      *name; /* "loss", "grad_norm", "lr", metric names, output names ("logits", "h.attn.p"), "grad:NAME" */
   uint32_t num, den; /* buffers; value = num / den for means, den = UINT32_MAX otherwise */
   uint8_t kind;      /* 0 loss or metric (mean), 1 scalar, 2 tensor output, 3 gradient of a parameter */
 } Result;
