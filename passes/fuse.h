@@ -56,10 +56,12 @@ typedef struct {
 
 /* fuse_group.c: roles and units of the block. */
 void fuse_group(Fuse *x);
+/* Makes one unit of two that do not depend on each other, if that is legal. */
+bool units_join(Fuse *x, uint32_t a, uint32_t b);
 /* fuse_remat.c: what is computed again, and what is written to memory. */
 void fuse_remat(Fuse *x);
-/* May operand k be computed in the op's own region? Otherwise it has to lie in memory. */
-bool edge_fuses(const Op *op, uint32_t k);
+/* May operands be computed in the op's own region? Otherwise they have to lie in memory. */
+bool edge_fuses(const Op *op);
 /* fuse_emit.c: the block anew, from regions, views and loops. */
 void fuse_emit(Fuse *x);
 /* Position of the op that computes v, NONE: a parameter. */

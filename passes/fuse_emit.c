@@ -120,7 +120,7 @@ static bool *needed_ops(const Fuse *x, const Unit *u, Arena *mem) {
   bool *need = ARENA_ARRAY(mem, bool, u->n_ops), *at = ARENA_ARRAY(mem, bool, x->n);
   for (uint32_t i = u->n_ops; i-- > 0;) {
     const Op *op = &x->f->op[x->op[u->op[i]]];
-    need[i] = at[u->op[i]] || u->role == ROLE_ALONE;
+    need[i] = at[u->op[i]];
     for (uint32_t k = 0; k < op->n_results; k++)
       need[i] |= x->exported[op->result + k];
     for (uint32_t k = 0; need[i] && k < op->n_args; k++)
@@ -144,6 +144,11 @@ static void emit_operands(Fuse *x, uint32_t p, uint32_t unit) {
   }
 }
 
+/* Kernels whose results are all written, asked for or not. */
+static bool writes_all(OpCode c) {
+  return c == OP_SORT || c == OP_ATTENTION_GRAD;
+}
+
 static void emit_region(Fuse *x, uint32_t id) {
   const Unit *u = &x->unit[id];
   Region r;
@@ -160,8 +165,7 @@ static void emit_region(Fuse *x, uint32_t id) {
   for (uint32_t i = 0; i < u->n_ops; i++) {
     const Op *op = &x->f->op[x->op[u->op[i]]];
     for (uint32_t k = 0; k < op->n_results; k++)
-      if (x->exported[op->result + k] ||
-          (u->role == ROLE_ALONE && op->code != OP_ATTENTION)) /* they write all */
+      if (x->exported[op->result + k] || writes_all(op->code))
         VEC_PUSH(&x->mem, out, n, cap, op->result + k);
   }
   if (n)

@@ -62,7 +62,7 @@ static Role role_of(const Fuse *x, const Op *op) {
   }
 }
 
-bool edge_fuses(const Op *op, uint32_t k) {
+bool edge_fuses(const Op *op) {
   if (op_is_pointwise(op->code))
     return true;
   switch (op->code) {
@@ -73,8 +73,8 @@ bool edge_fuses(const Op *op, uint32_t k) {
   case OP_REDUCE_MIN:
   case OP_PROD:
   case OP_ARGMAX:
+  case OP_GATHER:
   case OP_SOFTMAX: return true;
-  case OP_GATHER: return k > 0;
   default: return false;
   }
 }
@@ -155,7 +155,7 @@ static bool edges_fuse(const Fuse *x, const Unit *u, uint32_t from) {
     const Op *op = &x->f->op[x->op[u->op[i]]];
     for (uint32_t k = 0; k < op->n_args; k++) {
       uint32_t q = fuse_pos(x, op->arg[k]);
-      if (q != NONE && x->home[q] == from && !edge_fuses(op, k))
+      if (q != NONE && x->home[q] == from && !edge_fuses(op))
         return false;
     }
   }
@@ -220,7 +220,8 @@ static void merge(Fuse *x, uint32_t into, uint32_t from) {
     x->home[b->op[i]] = into;
   a->op = op;
   a->n_ops = a->cap_ops = n;
-  if (b->role == ROLE_GEMM || (a->role != ROLE_GEMM && b->domain.rank > a->domain.rank)) {
+  if (a->role != ROLE_ALONE &&
+      (b->role == ROLE_GEMM || (a->role != ROLE_GEMM && b->domain.rank > a->domain.rank))) {
     a->domain = b->domain;
     a->role = b->role;
   }
@@ -234,6 +235,32 @@ static void merge(Fuse *x, uint32_t into, uint32_t from) {
   for (uint32_t w = 0; w < x->n_units; w++)
     if (!x->unit[w].dead && (reaches(&x->unit[w], into) || reaches(&x->unit[w], from)))
       reach_add(x, &x->unit[w], a);
+}
+
+bool units_join(Fuse *x, uint32_t a, uint32_t b) {
+  const Unit *u = &x->unit[a], *v = &x->unit[b];
+  if (reaches(u, b) || reaches(v, a) || u->domain.rank != v->domain.rank || !can_merge(x, a, b))
+    return false;
+  merge(x, a, b);
+  return true;
+}
+
+/* A sum that starts from another value instead of zero: scatter_add and the addition of its result are one
+ * kernel. */
+static bool joins_scatter(Fuse *x, uint32_t p) {
+  const Op *op = &x->f->op[x->op[p]];
+  if (op->code != OP_ADD)
+    return false;
+  for (uint32_t k = 0; k < 2; k++) {
+    uint32_t q = fuse_pos(x, op->arg[k]), other = fuse_pos(x, op->arg[1 - k]);
+    if (q == NONE || q == other || x->f->op[x->op[q]].code != OP_SCATTER_ADD || x->n_users[q] != 1 ||
+        !type_equal(ir_type(x->f, op->arg[k]), ir_type(x->f, op->arg[1 - k])) ||
+        (other != NONE && x->role[other] == ROLE_FREE) || would_cycle(x, x->home[q], x->home[p]))
+      continue;
+    merge(x, x->home[q], x->home[p]);
+    return true;
+  }
+  return false;
 }
 
 /* Joins the unit of position p with those of its operands, the latest first: it is the likeliest to be free
@@ -286,7 +313,7 @@ void fuse_group(Fuse *x) {
     if (x->role[p] == ROLE_FREE)
       continue;
     unit_new(x, p);
-    if (x->role[p] == ROLE_FUSED)
+    if (x->role[p] == ROLE_FUSED && !joins_scatter(x, p))
       merge_with_operands(x, p);
   }
 }

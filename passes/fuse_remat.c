@@ -27,9 +27,9 @@ static bool set_has(const ValSet *s, Val v) {
   return false;
 }
 
-static void set_add(Fuse *x, ValSet *s, Val v) {
+static void set_add(Arena *mem, ValSet *s, Val v) {
   if (!set_has(s, v))
-    VEC_PUSH(&x->mem, s->v, s->n, s->cap, v);
+    VEC_PUSH(mem, s->v, s->n, s->cap, v);
 }
 
 static void set_remove(ValSet *s, Val v) {
@@ -49,14 +49,13 @@ static bool is_free(const Fuse *x, Val v) {
   return p != NONE && x->role[p] == ROLE_FREE;
 }
 
-/* May the user at position q compute its operand k itself? */
-static bool may_recompute(const Fuse *x, uint32_t q, uint32_t k) {
-  if (q == x->n || x->unit[x->home[q]].closed)
+/* May the user at position q compute its operands itself? */
+static bool may_recompute(const Fuse *x, uint32_t q) {
+  if (q == x->n || x->role[q] != ROLE_FUSED)
     return false;
+  const Unit *u = &x->unit[x->home[q]];
   const Op *op = &x->f->op[x->op[q]];
-  if (x->role[q] != ROLE_FUSED)
-    return false;
-  return edge_fuses(op, k) || op->code == OP_GATHER || ir_op_info[op->code].cls == CLASS_MOVE;
+  return !u->closed && u->role != ROLE_ALONE && (edge_fuses(op) || ir_op_info[op->code].cls == CLASS_MOVE);
 }
 
 static bool is_cheap(const Fuse *x, uint32_t p) {
@@ -99,15 +98,16 @@ typedef struct {
   ValSet *args;  /* by unit: what it reads */
   ValSet *users; /* by value: units that read it, as numbers */
   bool *memory;  /* by value: somebody needs it in memory */
+  Arena mem;
 } Traffic;
 
 /* Who reads what when nothing is computed again. */
 static Traffic find_traffic(Fuse *x, const bool *forced) {
-  Traffic t;
+  Traffic t = {0};
   uint32_t n_vals = x->f->n_vals;
-  t.args = ARENA_ARRAY(&x->mem, ValSet, x->n_units);
-  t.users = ARENA_ARRAY(&x->mem, ValSet, n_vals);
-  t.memory = ARENA_ARRAY(&x->mem, bool, n_vals);
+  t.args = ARENA_ARRAY(&t.mem, ValSet, x->n_units);
+  t.users = ARENA_ARRAY(&t.mem, ValSet, n_vals);
+  t.memory = ARENA_ARRAY(&t.mem, bool, n_vals);
   memset(x->exported, 0, n_vals * sizeof *x->exported);
   memset(x->remat, 0, x->n * sizeof *x->remat);
   for (uint32_t q = 0; q <= x->n; q++) {
@@ -121,10 +121,10 @@ static Traffic find_traffic(Fuse *x, const bool *forced) {
       if (is_free(x, v[k]) || (!end && p != NONE && x->home[p] == x->home[q]))
         continue;
       x->exported[v[k]] = true;
-      t.memory[v[k]] |= !may_recompute(x, q, k);
+      t.memory[v[k]] |= !may_recompute(x, q);
       if (!end) {
-        set_add(x, &t.args[x->home[q]], v[k]);
-        set_add(x, &t.users[v[k]], x->home[q]);
+        set_add(&t.mem, &t.args[x->home[q]], v[k]);
+        set_add(&t.mem, &t.users[v[k]], x->home[q]);
       }
     }
   }
@@ -163,8 +163,8 @@ static void compute_again(Fuse *x, Traffic *t, uint32_t p, Val v, const Recipe *
     uint32_t u = t->users[v].v[c];
     set_remove(&t->args[u], v);
     for (uint32_t i = 0; i < r->n; i++) {
-      set_add(x, &t->args[u], r->leaf[i]);
-      set_add(x, &t->users[r->leaf[i]], u);
+      set_add(&t->mem, &t->args[u], r->leaf[i]);
+      set_add(&t->mem, &t->users[r->leaf[i]], u);
     }
   }
   for (uint32_t i = 0; i < r->n; i++)
@@ -182,9 +182,8 @@ static uint32_t count_results(const Fuse *x, const Unit *u) {
   return n;
 }
 
-/* Fills remat and exported; returns the bytes that move. Units whose operands became too many are closed, and
- * the whole is done again. */
-static double decide(Fuse *x, const bool *forced) {
+/* Fills remat and exported. Units whose operands became too many are closed, and the whole is done again. */
+static Traffic decide(Fuse *x, const bool *forced) {
   Traffic t = find_traffic(x, forced);
   for (uint32_t p = 0; p < x->n; p++) {
     const Op *op = &x->f->op[x->op[p]];
@@ -195,40 +194,97 @@ static double decide(Fuse *x, const bool *forced) {
     if (find_recipe(x, p, &r) && cost_again(x, &t, v, &r) < bytes_of(x, v) * (1 + t.users[v].n))
       compute_again(x, &t, p, v, &r);
   }
-  double total = 0;
   bool closed = false;
+  for (uint32_t u = 0; u < x->n_units; u++) {
+    Unit *unit = &x->unit[u];
+    if (!unit->dead && !unit->closed && t.args[u].n + count_results(x, unit) > MAX_AFTER)
+      closed = unit->closed = unit->role == ROLE_FUSED || unit->role == ROLE_GEMM;
+  }
+  if (!closed)
+    return t;
+  arena_free(&t.mem);
+  return decide(x, forced);
+}
+
+/* Bytes that kernels read and write. */
+static double moved(Fuse *x, const bool *forced) {
+  Traffic t = decide(x, forced);
+  double total = 0;
   for (uint32_t u = 0; u < x->n_units; u++) {
     if (x->unit[u].dead || x->unit[u].role == ROLE_LOOP || x->unit[u].role == ROLE_VIEW)
       continue;
     for (uint32_t i = 0; i < t.args[u].n; i++)
       total += bytes_of(x, t.args[u].v[i]);
-    if (t.args[u].n + count_results(x, &x->unit[u]) > MAX_AFTER && !x->unit[u].closed)
-      closed = x->unit[u].closed = true;
   }
   for (uint32_t v = 0; v < x->f->n_vals; v++)
     if (x->exported[v] && fuse_pos(x, v) != NONE)
       total += bytes_of(x, v);
-  return closed ? decide(x, forced) : total;
+  arena_free(&t.mem);
+  return total;
+}
+
+/* Worth a trial: not in memory, and made into several things of the unit. */
+static bool is_material(const Fuse *x, uint32_t p) {
+  const Op *op = &x->f->op[x->op[p]];
+  if (x->home[p] == NONE || op->n_results != 1 || x->exported[op->result])
+    return false;
+  const Unit *u = &x->unit[x->home[p]];
+  return (u->role == ROLE_GEMM || u->role == ROLE_FUSED) && x->n_users[p] > 1 &&
+         type_same_dims(ir_type(x->f, op->result), &u->domain) && count_results(x, u) > 1;
+}
+
+/* Values that are stored though no other unit asks for them, because less moves then. */
+static void choose_material(Fuse *x, bool *forced) {
+  double best = moved(x, forced);
+  for (uint32_t p = 0; p < x->n; p++) {
+    if (!is_material(x, p))
+      continue;
+    Val v = x->f->op[x->op[p]].result;
+    forced[v] = true;
+    double now = moved(x, forced);
+    if (now < best) {
+      best = now;
+    } else {
+      forced[v] = false;
+      moved(x, forced);
+    }
+  }
+}
+
+/* Units over the same dims that read the same big values become one. */
+static bool join_readers(Fuse *x, const bool *forced) {
+  Traffic t = decide(x, forced);
+  bool any = false;
+  for (uint32_t a = 0; a < x->n_units; a++)
+    for (uint32_t b = a + 1; b < x->n_units; b++) {
+      if (x->unit[a].dead || x->unit[b].dead || x->unit[a].role != ROLE_FUSED ||
+          x->unit[b].role != ROLE_FUSED)
+        continue;
+      double shared = 0, most = 0;
+      for (uint32_t i = 0; i < t.args[b].n; i++) {
+        double bytes = bytes_of(x, t.args[b].v[i]);
+        most = bytes > most ? bytes : most;
+        shared += set_has(&t.args[a], t.args[b].v[i]) ? bytes : 0;
+      }
+      if (most == 0 || shared < most || !units_join(x, a, b))
+        continue;
+      any = true;
+      for (uint32_t i = 0; i < t.args[b].n; i++)
+        set_add(&t.mem, &t.args[a], t.args[b].v[i]);
+    }
+  arena_free(&t.mem);
+  return any;
 }
 
 void fuse_remat(Fuse *x) {
   bool *forced = ARENA_ARRAY(&x->mem, bool, x->f->n_vals);
   x->exported = ARENA_ARRAY(&x->mem, bool, x->f->n_vals);
   x->remat = ARENA_ARRAY(&x->mem, bool, x->n);
-  double best = decide(x, forced);
-  for (uint32_t p = 0; p < x->n; p++) {
-    const Op *op = &x->f->op[x->op[p]];
-    if (op->code != OP_CONTRACT || x->unit[x->home[p]].n_ops == 1)
-      continue;
-    decide(x, forced);
-    if (x->exported[op->result])
-      continue;
-    forced[op->result] = true;
-    double now = decide(x, forced);
-    if (now < best)
-      best = now;
-    else
-      forced[op->result] = false;
+  choose_material(x, forced);
+  if (join_readers(x, forced)) {
+    memset(forced, 0, x->f->n_vals * sizeof *forced);
+    choose_material(x, forced);
   }
-  decide(x, forced);
+  Traffic t = decide(x, forced);
+  arena_free(&t.mem);
 }
