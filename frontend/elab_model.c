@@ -299,6 +299,7 @@ static bool apply_sets(Elab *e, const AstItem *plan) {
         axis->given = true;
         axis->formula = a->value;
         axis->file = e->main;
+        axis->span = a->span;
       } else {
         st->given = true;
         st->value = a->value;
@@ -386,7 +387,7 @@ static const char *overridden_text(Elab *e, const FrontOptions *opt) {
     diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "%s", err.msg);
     return NULL;
   }
-  const char *text = own.v[file].text;
+  const char *text = override_inline(e->arena, opt->path, own.v[file].text, opt->plan, opt->layout, &err);
   for (uint32_t i = 0; i < opt->n_set && text; i++) {
     text = override_apply(e->arena, opt->path, text, opt->plan, opt->layout, opt->set[i], &err);
   }

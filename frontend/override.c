@@ -51,9 +51,19 @@ static Edit insert_before_brace(Target *t, Span block, const char *line) {
   return (Edit){at, at, arena_printf(t->arena, "; %s ", line)};
 }
 
+static bool is_called(const AstName *name, const char *path) {
+  const char *dot = strchr(path, '.');
+  if (!name->text || (name->qual != NULL) != (dot != NULL)) {
+    return false;
+  }
+  size_t n = dot ? (size_t)(dot - path) : 0;
+  return !strcmp(name->text, dot ? dot + 1 : path) &&
+         (!dot || (strlen(name->qual) == n && !strncmp(name->qual, path, n)));
+}
+
 static bool replace_arg(Target *t, const AstArgs *args, const char *key, Edit *out) {
   for (uint32_t i = 0; i < args->n; i++) {
-    if (args->v[i].name.text && !strcmp(args->v[i].name.text, key) && args->v[i].value) {
+    if (is_called(&args->v[i].name, key) && args->v[i].value) {
       *out = (Edit){args->v[i].value->span.begin, args->v[i].value->span.end, t->value};
       return true;
     }
@@ -179,7 +189,7 @@ static bool edit_optimizer(Target *t, const char *head, const char *key, Edit *o
       return edit_stage(t, &p->stage, key, true, out);
     }
     for (uint32_t i = 0; p->kind == PLAN_SCHEDULE && i < p->n_stages; i++) {
-      if (!strcmp(head, "schedule") && edit_stage(t, &p->stages[i], key, false, out)) {
+      if (!strcmp(head, "schedule") && edit_stage(t, &p->stages[i], key, p->n_stages == 1, out)) {
         return true;
       }
     }
@@ -214,6 +224,16 @@ static bool edit_layout(Target *t, const char *head, const char *key, Edit *out)
   return false;
 }
 
+static bool is_alias(const AstFile *f, const char *name) {
+  for (uint32_t i = 0; i < f->n; i++) {
+    const AstItem *item = f->v[i];
+    if (item->kind == ITEM_USE && item->use.alias.text && !strcmp(item->use.alias.text, name)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* ---- axes and settings ---- */
 
 static bool edit_set(Target *t, const char *path, Edit *out) {
@@ -227,6 +247,8 @@ static bool edit_set(Target *t, const char *path, Edit *out) {
       }
     }
   }
+  const char *dot = strchr(path, '.');
+  known |= dot && is_alias(t->file, arena_strndup(t->arena, path, (size_t)(dot - path)));
   if (!known) {
     return false;
   }
@@ -281,7 +303,7 @@ const char *override_apply(Arena *arena, const char *path, const char *text, con
   const char *head = dot ? arena_strndup(arena, name, (size_t)(dot - name)) : name, *key = dot ? dot + 1 : "";
   Edit edit;
   bool ok = dot ? edit_keyed(&t, head, key, &edit) || edit_optimizer(&t, head, key, &edit) ||
-                      edit_layout(&t, head, key, &edit)
+                      edit_layout(&t, head, key, &edit) || edit_set(&t, name, &edit)
                 : edit_set(&t, name, &edit) || edit_plain(&t, name, &edit);
   if (!ok) {
     if (dot) {
@@ -295,6 +317,49 @@ const char *override_apply(Arena *arena, const char *path, const char *text, con
     return NULL;
   }
   return splice(arena, text, edit);
+}
+
+/* ---- `set optimizer.lr = 1e-3` in the plan itself ---- */
+
+/* The edit that takes argument k out of its line. */
+static Edit cut_arg(const AstPlanItem *p, uint32_t k) {
+  if (p->args.n == 1) {
+    return (Edit){p->span.begin, p->span.end, ""};
+  }
+  bool last = k + 1 == p->args.n;
+  return (Edit){last ? p->args.v[k - 1].span.end : p->args.v[k].span.begin,
+                last ? p->args.v[k].span.end : p->args.v[k + 1].span.begin, ""};
+}
+
+const char *override_inline(Arena *arena, const char *path, const char *text, const char *plan,
+                            const char *layout, Error *err) {
+  Sources sources = {.arena = arena};
+  Diag diag = {.sources = &sources};
+  AstFile *file;
+  uint32_t n;
+  if (!ast_parse_text(&sources, arena, source_add(&sources, path, text, strlen(text)), &file, &diag)) {
+    return text;
+  }
+  const AstItem *item = override_plan(file, plan, &n);
+  for (uint32_t i = 0; item && i < item->plan.n; i++) {
+    const AstPlanItem *p = item->plan.v[i];
+    for (uint32_t k = 0; p->kind == PLAN_SET && k < p->args.n; k++) {
+      const AstArg *a = &p->args.v[k];
+      if (!a->name.qual || !a->name.text || !a->value || is_alias(file, a->name.qual)) {
+        continue;
+      }
+      const char *set =
+          arena_printf(arena, "%s.%s=%.*s", a->name.qual, a->name.text,
+                       (int)(a->value->span.end - a->value->span.begin), text + a->value->span.begin);
+      text = override_apply(arena, path, splice(arena, text, cut_arg(p, k)), plan, layout, set, err);
+      if (!text) {
+        memmove(err->msg, err->msg + 2, strlen(err->msg + 2) + 1); /* "set", not "--set" */
+        return NULL;
+      }
+      return override_inline(arena, path, text, plan, layout, err);
+    }
+  }
+  return text;
 }
 
 /* ---- the program of a run ---- */

@@ -11,6 +11,9 @@ const AstPlanItem *override_layout(const AstItem *plan, const char *name);
 /* The text with one "PATH=VALUE" folded in; NULL with err set (ERR_USAGE) for an unknown path. */
 const char *override_apply(Arena *arena, const char *path, const char *text, const char *plan,
                            const char *layout, const char *set, Error *err);
+/* The text with the plan's own `set optimizer.lr = 1e-3` folded in. */
+const char *override_inline(Arena *arena, const char *path, const char *text, const char *plan,
+                            const char *layout, Error *err);
 /* The text for plan.dl: other plans and layouts dropped, paths of files resolved against `folder`, env()
  * read. */
 const char *override_folded(Arena *arena, const char *folder, const char *text, const AstFile *file,
