@@ -14,7 +14,7 @@
 
 /* Strides in elements, 0 where a tensor lacks the dim. dq, dk, dv, do are laid out as q, k, v, o. */
 typedef struct {
-  int64_t size, q, k, v, o, l; /* l: of lse */
+  int64_t size, q, k, v, o, l, d_o; /* l: of lse; d_o: of the cotangent of o */
 } AttentionDim;
 
 typedef struct {

@@ -8,7 +8,7 @@
 typedef struct {
   Attention x;
   V buffer[B_COUNT], row_lo, rows;
-  Fn copy_q, copy_o, copy_k, scores, products, add_dv, add_dk, add_dq;
+  Fn copy_q, copy_o, copy_do, copy_k, scores, products, add_dv, add_dk, add_dq;
   KeyCopier copy_kt, copy_vt;
 } Backward;
 
@@ -63,7 +63,7 @@ static void load_rows(Backward *f) {
   const AttentionSpec *s = x->s;
   V all = at_i64(x, x->t.rows), zero = at_i64(x, 0);
   at_copy(x, f->copy_q, f->buffer[B_Q], memory(x, x->args->q, x->q, f->row_lo, s->row.q), f->rows);
-  at_copy(x, f->copy_o, f->buffer[B_DO], memory(x, x->args->d_o, x->o, f->row_lo, s->row.o), f->rows);
+  at_copy(x, f->copy_do, f->buffer[B_DO], memory(x, x->args->d_o, x->d_o, f->row_lo, s->row.d_o), f->rows);
   at_copy(x, f->copy_o, f->buffer[B_O], memory(x, x->args->o, x->o, f->row_lo, s->row.o), f->rows);
   at_zero(x, f->buffer[B_Q], f->rows, all, x->t.head);
   at_zero(x, f->buffer[B_DO], f->rows, all, x->t.value);
@@ -161,6 +161,7 @@ static bool functions(Backward *f) {
   const AttentionTiles *t = &x->t;
   f->copy_q = at_copier(x, s->head.size, t->head, s->head.q, s->row.q);
   f->copy_o = at_copier(x, s->value.size, t->value, s->value.o, s->row.o);
+  f->copy_do = at_copier(x, s->value.size, t->value, s->value.d_o, s->row.d_o);
   f->copy_k = at_copier(x, s->head.size, t->head, s->head.k, s->key.k);
   f->copy_kt = at_key_copier(x, s->head.k, s->key.k);
   f->copy_vt = at_key_copier(x, s->value.v, s->key.v);

@@ -272,6 +272,7 @@ static void step_offsets(Attention *x, V index, const AttentionDim *d) {
   x->v = at_add(x, x->v, at_mul(x, index, d->v));
   x->o = at_add(x, x->o, at_mul(x, index, d->o));
   x->l = at_add(x, x->l, at_mul(x, index, d->l));
+  x->d_o = at_add(x, x->d_o, at_mul(x, index, d->d_o));
 }
 
 static void place(Attention *x, const AttentionDims *d, V *out, V index) {
@@ -284,7 +285,7 @@ static void place(Attention *x, const AttentionDims *d, V *out, V index) {
 }
 
 void at_outer(Attention *x, V index) {
-  x->q = x->k = x->v = x->o = x->l = at_i64(x, 0);
+  x->q = x->k = x->v = x->o = x->l = x->d_o = at_i64(x, 0);
   place(x, &x->s->outer, x->at.outer, index);
 }
 

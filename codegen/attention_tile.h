@@ -26,7 +26,7 @@ typedef struct {
   AttentionTiles t;
   LLVMTypeRef et, vt; /* element; vector of lanes */
   AttentionPoint at;
-  V q, k, v, o, l; /* offsets of the current batch index */
+  V q, k, v, o, l, d_o; /* offsets of the current batch index */
 } Attention;
 
 /* Buffers in thread scratch; the forward has the first ones only. */

@@ -25,7 +25,7 @@ static int64_t stride_of(const Type *t, Axis a) {
 }
 
 typedef struct {
-  const Type *q, *k, *v, *o, *l;
+  const Type *q, *k, *v, *o, *l, *d_o; /* d_o: NULL in the forward */
 } Types;
 
 static AttentionDim dim_of(const Types *t, Axis a, int64_t size) {
@@ -34,7 +34,8 @@ static AttentionDim dim_of(const Types *t, Axis a, int64_t size) {
                         stride_of(t->k, a),
                         stride_of(t->v, a),
                         stride_of(t->o, a),
-                        t->l ? stride_of(t->l, a) : 0};
+                        t->l ? stride_of(t->l, a) : 0,
+                        t->d_o ? stride_of(t->d_o, a) : 0};
 }
 
 /* Adds a dim inside of `d` when the two are one run in all tensors. */
@@ -45,7 +46,8 @@ static bool join(AttentionDim *d, AttentionDim in) {
     *d = in;
     return true;
   }
-  if (d->q != in.q * in.size || d->k != in.k * in.size || d->v != in.v * in.size || d->o != in.o * in.size)
+  if (d->q != in.q * in.size || d->k != in.k * in.size || d->v != in.v * in.size || d->o != in.o * in.size ||
+      d->d_o != in.d_o * in.size)
     return false;
   in.size *= d->size;
   *d = in;
@@ -424,7 +426,7 @@ static Types types_of(const Func *f, const Op *op) {
   for (uint32_t i = 0; i < op->n_args && i < 6; i++)
     arg[i] = &f->val[op->arg[i]].type;
   return (Types){arg[ARG_Q], arg[ARG_K], arg[ARG_V], grad ? arg[ARG_O] : &f->val[op->result].type,
-                 grad ? arg[ARG_LSE] : &f->val[op->result + 1].type};
+                 grad ? arg[ARG_LSE] : &f->val[op->result + 1].type, grad ? arg[ARG_DO] : NULL};
 }
 
 static bool find_depends(const Body *b, bool *depends) {

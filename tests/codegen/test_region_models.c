@@ -37,7 +37,9 @@ static void check_block(Func *f, const Block *b, const char *model, int *n) {
     if (op->code == OP_REGION) {
       char what[64];
       snprintf(what, sizeof what, "%s.%d.%s", model, (*n)++, op->attr.str);
-      check_region(f, b->op[i], what);
+      /* o and lse of an attention_grad have to fit the other operands: test_region_gemm.c */
+      if (strcmp(op->attr.str, "attention_grad") != 0)
+        check_region(f, b->op[i], what);
     } else if (op->body) {
       check_block(f, op->body, model, n);
     }
