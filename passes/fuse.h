@@ -17,8 +17,8 @@ typedef enum {
   ROLE_FUSED  /* everything else */
 } Role;
 
-/* Most operands and results of a region. */
-enum { MAX_OPERANDS = 32, MAX_GEMM_OPERANDS = 16 };
+/* Most operands and results of a region, and most ops: emitters walk chains of ops by recursion. */
+enum { MAX_OPERANDS = 32, MAX_GEMM_OPERANDS = 16, MAX_OPS = 512 };
 
 typedef struct {
   Role role;

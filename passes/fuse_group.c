@@ -205,7 +205,8 @@ static uint32_t count_operands(Fuse *x, uint32_t a, uint32_t b) {
 
 static bool can_merge(Fuse *x, uint32_t a, uint32_t b) {
   const Unit *u = &x->unit[a], *v = &x->unit[b];
-  if (a == b || !shapes_fuse(u, v) || !edges_fuse(x, u, b) || !edges_fuse(x, v, a) || would_cycle(x, a, b))
+  if (a == b || u->n_ops + v->n_ops > MAX_OPS || !shapes_fuse(u, v) || !edges_fuse(x, u, b) ||
+      !edges_fuse(x, v, a) || would_cycle(x, a, b))
     return false;
   bool gemm = u->role == ROLE_GEMM || v->role == ROLE_GEMM;
   return count_operands(x, a, b) <= (gemm ? MAX_GEMM_OPERANDS : MAX_OPERANDS);
