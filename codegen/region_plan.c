@@ -156,8 +156,43 @@ static int64_t scratch_for(RegionPlan *plan, const Type *t, int64_t copies) {
   return offset;
 }
 
+/* A result that is computed element by element from contraction c (and whatever else), so that c may lie in
+ * its buffer until then: all users of c are pointwise over c's dims and end in results of one nest. NONE:
+ * there is none. */
+static uint32_t overwritten_result(const Planner *p, Val c, bool *lent) {
+  const Body *b = p->b;
+  const Type *t = val_type(p, c);
+  uint64_t products = 0;
+  for (uint32_t r = 0; r < b->n_reds; r++)
+    products |= red_op(p, r)->code == OP_CONTRACT ? 1ull << r : 0;
+  bool *uses = ARENA_ARRAY(b->arena, bool, b->n_vals + 1);
+  uses[c] = true;
+  for (uint32_t i = 0; i < b->n_ops; i++) {
+    const BodyOp *op = &b->op[i];
+    bool any = false;
+    for (uint32_t k = 0; k < op->n_args; k++)
+      any |= uses[op->arg[k]];
+    if (any && (!op_is_pointwise(op->code) || !type_same_dims(val_type(p, op->result), t)))
+      return NONE;
+    uses[op->result] |= any;
+  }
+  uint32_t found = NONE;
+  for (uint32_t i = 0; i < b->n_rets; i++) {
+    if (!uses[b->ret[i]])
+      continue;
+    if (b->reads[b->ret[i]] & ~products)
+      return NONE;
+    if (found == NONE && !lent[i] && !p->in_place[i] && type_equal(val_type(p, b->ret[i]), t))
+      found = i;
+  }
+  if (found != NONE)
+    lent[found] = true;
+  return found;
+}
+
 static void decide_reductions(Planner *p, RegionPlan *plan) {
   const Body *b = p->b;
+  bool *lent = ARENA_ARRAY(b->arena, bool, b->n_rets + 1); /* results that hold a contraction for a while */
   Split *split = p->e->split;
   for (uint32_t r = 0; r < b->n_reds; r++)
     if (red_op(p, r)->code == OP_CONTRACT || !inline_ok(p, r))
@@ -174,12 +209,19 @@ static void decide_reductions(Planner *p, RegionPlan *plan) {
     if (split[r].chunks > 1)
       split[r].chunks = usable_chunks(p, red_op(p, r), split[r].chunks);
     split[r].count = type_count(rt);
+    Val written = red_op(p, r)->result;
+    View add[GEMM_ADDENDS];
+    int n_adds;
+    if (red_op(p, r)->code == OP_CONTRACT)
+      written = contract_written(b, written, add, &n_adds);
     for (uint32_t i = 0; i < b->n_rets && split[r].chunks == 1; i++) /* no copy when it is a result itself */
-      if (b->ret[i] == red_op(p, r)->result) {
+      if (b->ret[i] == written) {
         split[r].result = i;
         p->in_place[i] = true;
         break;
       }
+    if (split[r].result == NONE && red_op(p, r)->code == OP_CONTRACT)
+      split[r].result = overwritten_result(p, red_op(p, r)->result, lent);
     if (split[r].result == NONE)
       split[r].offset = scratch_for(plan, rt, split[r].chunks);
   }
@@ -234,6 +276,7 @@ static void plan_contract(Planner *p, uint32_t r) {
   n->contract = r;
   n->x = x;
   n->y = y;
+  contract_written(p->b, red_op(p, r)->result, n->add, &n->n_adds);
 }
 
 /* Phases for reductions in scratch, those that others wait for first. */
