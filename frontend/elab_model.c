@@ -407,15 +407,16 @@ static int elaborate(Elab *e, const FrontOptions *opt, AstFile *file, const char
   begin_function(e, "constants"); /* a place for compile-time expressions */
   e->m->n_funcs = 0;
   make_scopes(e, file);
-  if (e->diag->n_errors || !(model = find_model(e, file, plan)) || (plan && !apply_sets(e, plan))) {
+  if (e->diag->n_errors || !(model = find_model(e, file, plan))) {
     return ERR_INPUT;
   }
+  bool sets = !plan || apply_sets(e, plan);
   if (plan && (code = choose_layout(e, opt, plan, &layout))) {
     return code;
   }
   const char *folder = folder_of(e->arena, opt->path);
   out->has_plan = plan != NULL;
-  if (plan && !elab_plan(e, plan, opt->inference ? NULL : layout, folder, &out->plan)) {
+  if ((plan && !elab_plan(e, plan, opt->inference ? NULL : layout, folder, &out->plan)) || !sets) {
     return ERR_INPUT;
   }
   bool ok = elab_function(e, model, "train", true);

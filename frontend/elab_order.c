@@ -27,6 +27,19 @@ static Type order_of(const Type *order, const Func *f, const Op *op) {
   } else if (op->code == OP_SUM || op->code == OP_REDUCE_MAX || op->code == OP_REDUCE_MIN ||
              op->code == OP_PROD || op->code == OP_ARGMAX) {
     append_dims(&t, &order[op->arg[0]], op->attr.axis, op->attr.n_axis);
+  } else if (op->code == OP_GATHER) { /* an index stands in the place of the axis it reads */
+    for (uint32_t i = 0; i < order[op->arg[0]].rank; i++) {
+      const Dim d = order[op->arg[0]].dim[i];
+      uint32_t k = 0;
+      while (k < op->attr.n_axis && op->attr.axis[k] != d.axis) {
+        k++;
+      }
+      if (k < op->attr.n_axis) {
+        append_dims(&t, &order[op->arg[k + 1]], NULL, 0);
+      } else {
+        type_push(&t, d.axis, d.size);
+      }
+    }
   } else if (op->code == OP_RENAME) {
     t = order[op->arg[0]];
     for (uint32_t i = 0; i < t.rank; i++) {

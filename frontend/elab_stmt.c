@@ -210,7 +210,9 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
              .path = inst ? inst->path : "",
              .in_module = def->kind != ITEM_FN,
              .result = poison()};
-  memcpy(s.axis, axis, n_axes * sizeof *axis);
+  for (uint32_t i = 0; i < n_axes; i++) {
+    s.axis[i] = axis[i];
+  }
   bool ok = true;
   for (uint32_t i = 0; i < def->def.n_inputs; i++) {
     const AstInput *in = &def->def.inputs[i];

@@ -11,12 +11,12 @@ typedef struct {
   Plan *p;
   const char *folder;
   Arena *mem;
-  bool ok;
+  bool ok, in_layout;
 } Items;
 
 static bool not_built(Items *x, Span at, const char *what) {
   uint32_t d = report(x->e, at, "%s is not built yet", what);
-  diag_hint(x->e->diag, d, "take it out, or choose another layout");
+  diag_hint(x->e->diag, d, x->in_layout ? "take it out, or choose another layout" : "take it out");
   x->ok = false;
   return false;
 }
@@ -267,6 +267,7 @@ static void check_once(Items *x, const AstItem *plan) {
 }
 
 static void check_layout(Items *x, const AstPlanItem *layout) {
+  x->in_layout = true;
   for (uint32_t i = 0; i < layout->n_items; i++) {
     const AstPlanItem *p = layout->items[i];
     switch (p->kind) {
@@ -284,7 +285,7 @@ static void check_layout(Items *x, const AstPlanItem *layout) {
         batch = x->e->main->axis[k].axis == x->p->sample_axis ? &x->e->main->axis[k] : NULL;
       }
       int64_t micro = count(x, p->value, 1, "micro"), size = 0;
-      if (x->ok && batch && axis_size(x->e, batch, &size) && micro != size) {
+      if (micro > 0 && batch && axis_size(x->e, batch, &size) && micro != size) {
         if (micro > size || size % micro) {
           report(x->e, p->value->span, "micro is %lld; it must divide the batch of %lld", (long long)micro,
                  (long long)size);
@@ -356,25 +357,47 @@ static Axis sample_axis(Elab *e, const AstItem *plan) {
   return d ? d->axis : NONE;
 }
 
+/* Inputs that a text source fills by their role. */
+static bool has_role(const char *name) {
+  return !strcmp(name, "weight") || !strcmp(name, "doc") || !strcmp(name, "pos");
+}
+
+/* Every name of a data line is an input, and every input is filled once. */
 static bool check_inputs(Items *x, const AstItem *plan) {
   FileScope *home;
   const AstItem *model = find_def(x->e->main, ITEM_MODEL, plan->plan.model.text, &home);
-  for (uint32_t i = 0; model && i < x->p->n_data; i++) {
-    const PlanData *d = &x->p->data[i];
-    for (uint32_t k = 0; k < d->n_inputs; k++) {
-      bool known = false;
-      const char *names[64];
-      uint32_t n = 0;
-      for (uint32_t j = 0; j < model->def.n_inputs && j < 64; j++) {
-        names[n++] = model->def.inputs[j].name.text;
-        known |= !strcmp(d->input[k], names[j]);
+  if (!model || !x->p->n_data) {
+    return x->ok;
+  }
+  uint32_t n = model->def.n_inputs;
+  const char **names = ARENA_ARRAY(x->e->arena, const char *, n);
+  uint32_t *filled = ARENA_ARRAY(x->e->arena, uint32_t, n);
+  for (uint32_t k = 0; k < n; k++) {
+    names[k] = model->def.inputs[k].name.text;
+  }
+  for (uint32_t i = 0; i < plan->plan.n; i++) {
+    const AstPlanItem *p = plan->plan.v[i];
+    for (uint32_t k = 0; p->kind == PLAN_DATA && k < p->names.n; k++) {
+      uint32_t at = 0;
+      while (at < n && strcmp(names[at], p->names.v[k].text)) {
+        at++;
       }
-      if (!known) {
-        uint32_t id = report(x->e, plan->plan.name.span, "data fills '%s', which is no input of model '%s'",
-                             d->input[k], plan->plan.model.text);
-        diag_did_you_mean(x->e->diag, id, d->input[k], names, n);
+      if (at == n) {
+        uint32_t id = report(x->e, p->names.v[k].span, "model '%s' has no input '%s'", plan->plan.model.text,
+                             p->names.v[k].text);
+        diag_did_you_mean(x->e->diag, id, p->names.v[k].text, names, n);
+        x->ok = false;
+      } else if (filled[at]++) {
+        report(x->e, p->names.v[k].span, "input '%s' is filled twice", names[at]);
         x->ok = false;
       }
+    }
+  }
+  for (uint32_t k = 0; k < n; k++) {
+    if (!filled[k] && !has_role(names[k])) {
+      uint32_t id = report(x->e, plan->plan.name.span, "no data line fills the input '%s'", names[k]);
+      diag_hint(x->e->diag, id, "data %s from ...", names[k]);
+      x->ok = false;
     }
   }
   return x->ok;
