@@ -281,11 +281,14 @@ void ir_print_func(const Func *f, Str *out);
 /* Canonical text of one op with body, values renumbered from 0, without names and locations, axes renamed to
  * a0, a1, ... in order of first use: equal text = same kernel. */
 void ir_print_region(const Func *f, OpId id, Str *out);
+/* Reads what ir_print writes; blanks and newlines are free. What it returns has passed ir_verify; NULL: err
+ * says the line. */
 Module *ir_read(const char *text, size_t n, const char *path, Error *err);
 
 /* ---- checking, running ---- */
 
-/* Types as inferred, operands defined before use and in the same block, tables in range. */
+/* Types as inferred, operands defined before use and in the same block, bodies fit their ops, arguments and
+ * results fit their table rows, every tensor's bytes below 2^63. */
 bool ir_verify(const Module *m, Error *err);
 bool ir_verify_func(const Func *f, Error *err);
 
@@ -295,8 +298,9 @@ typedef struct {
   Type type;
   double *data;
 } Tensor;
-/* Runs f in f64: in[i] for body->param[i]; out[i] for body->ret[i] (data from the arena). round_to_dtype:
- * results of every op are rounded to their dtype (f32), as a device would; false: pure f64. */
+/* Runs a verified f in f64: in[i] for body->param[i]; out[i] for body->ret[i] (data from the arena).
+ * round_to_dtype: results of every op are rounded to their dtype (f32), as a device would; false: pure f64.
+ */
 bool ir_interp(const Func *f, const Tensor *in, Tensor *out, Arena *arena, bool round_to_dtype, Error *err);
 
 #endif
