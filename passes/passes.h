@@ -58,8 +58,9 @@ Func *pipeline_unfused(Module *m, PipeKind kind, double clip, const char *const 
  * distinct region (by ir_print_region). The driver then lets codegen fill phases and scratch of kernel[i]
  * from region[i], and calls program_plan. */
 typedef struct {
-  Program program; /* kernels without phases, buffers without offsets (persistent ones have theirs) */
-  OpId *region;    /* region[i] of program.kernel[i], in func */
+  Program program;     /* kernels without phases, buffers without offsets (persistent ones have theirs) */
+  OpId *region;        /* region[i] of program.kernel[i], in func */
+  uint32_t *kernel_of; /* by op of func: the kernel of a region, UINT32_MAX for others */
   const Func *func;
 } Draft;
 bool program_lower(const Func *fused, const char *name, Arena *arena, Draft *out, Error *err);
@@ -69,6 +70,18 @@ bool program_check(const Program *p,
                    Error *err); /* no two live buffers overlap, operands inside their buffers */
 void program_print(const Program *p, Str *out);        /* program.txt */
 void program_print_memory(const Program *p, Str *out); /* memory.txt */
+
+/* Every value that a kernel of a fused function writes to memory, in program order, and why it does not stay
+ * inside the kernel: `writer` and `reader` are regions, reader = NONE when no kernel of the same block reads
+ * it. */
+typedef struct {
+  Val value;
+  OpId writer, reader;
+  const char *why;
+} StoredValue;
+const StoredValue *fuse_stored(const Func *fused, Arena *arena, uint32_t *n);
+/* One line a value: "gemm_2 writes q f32[...] for attention_3: why". */
+void program_print_stored(const Draft *d, Str *out);
 
 /* A device that interprets, for tests: runs a planned program's regions in the interpreter on `arena`
  * (arena_bytes, 64-byte aligned): the oracle of real devices. Buffers are overwritten with ones (NaN) after

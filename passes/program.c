@@ -461,10 +461,11 @@ bool program_lower(const Func *fused, const char *name, Arena *arena, Draft *out
   x.apart = ARENA_ARRAY(mem, unsigned char, fused->n_vals);
   for (uint32_t i = 0; i < fused->n_vals; i++)
     x.place[i] = x.want[i] = nowhere;
-  x.make.kernel_of = ARENA_ARRAY(mem, uint32_t, fused->n_ops);
+  x.make.kernel_of = ARENA_ARRAY(arena, uint32_t, fused->n_ops);
   memset(x.make.kernel_of, 0xff, fused->n_ops * sizeof *x.make.kernel_of);
   bool ok = lower_func(&x);
   out->region = x.make.region;
+  out->kernel_of = x.make.kernel_of;
   arena_free(&x.make.mem);
   return ok;
 }

@@ -224,12 +224,42 @@ static void depth(void **state) {
   }
 }
 
+/* Every value in memory has a reason, and the plain ones are the right ones. */
+static void reasons(void **state) {
+  (void)state;
+  Fix x;
+  fix_init(&x);
+  build_training(&x);
+  Planned p = make_planned(&x, unfused(&x, PIPE_TRAIN, 1));
+  const Func *f = p.draft.func;
+  uint32_t n, contractions = 0, kept = 0;
+  const StoredValue *s = fuse_stored(f, &p.arena, &n);
+  assert_true(n > 30);
+  for (uint32_t i = 0; i < n; i++) {
+    assert_non_null(s[i].why);
+    contractions += strstr(s[i].why, "operands of a contraction") != NULL;
+    kept += strstr(s[i].why, "kept for later") != NULL;
+    if (s[i].reader != NONE)
+      assert_true(f->op[s[i].reader].code == OP_REGION && s[i].reader != s[i].writer);
+  }
+  assert_true(contractions > 2 && kept > 5);
+  Str text = {0};
+  program_print_stored(&p.draft, &text);
+  assert_non_null(strstr(text.s, "it is a result of the step"));
+  if (getenv("DLC_TEST_DUMP"))
+    fputs(text.s, stderr);
+  str_free(&text);
+  free_planned(&p);
+  ir_module_free(x.m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(transformer_programs),
                                      cmocka_unit_test(one_place_for_parameters),
                                      cmocka_unit_test(carries),
                                      cmocka_unit_test(nested),
                                      cmocka_unit_test(updates),
+                                     cmocka_unit_test(reasons),
                                      cmocka_unit_test(depth)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
