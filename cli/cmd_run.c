@@ -135,15 +135,21 @@ static bool open_folder(Run *r, const char *folder, RunMode mode, Error *err) {
     return false;
   }
   const char *argv[8] = {"dlc", "run", r->args->file};
-  Str target = {0};
+  Str target = {0}, hash = {0}, data = {0};
   str_put_json(&target, codegen_target(r->cg));
-  Str hash = {0};
   str_put_json(&hash, r->hash);
-  const char *extra[] = {"target", target.s, "plan_hash", hash.s};
+  str_putc(&data, '[');
+  for (uint32_t i = 0; i < r->data.n; i++) {
+    str_puts(&data, i ? ", " : "");
+    str_put_json(&data, data_hash(r->data.source[i], &r->session.arena));
+  }
+  str_putc(&data, ']');
+  const char *extra[] = {"target", target.s, "plan_hash", hash.s, "data_hash", data.s};
   bool ok = file_write(rundir_file(r->dir, "plan.dl"), m->folded, strlen(m->folded), err) &&
-            run_json_write(rundir_file(r->dir, "run.json"), 3, argv, extra, 2, err);
+            run_json_write(rundir_file(r->dir, "run.json"), 3, argv, extra, 3, err);
   str_free(&target);
   str_free(&hash);
+  str_free(&data);
   const Tokenizer *tok = r->data.n ? data_tokenizer(r->data.source[0]) : NULL;
   if (ok && tok && strcmp(tokenizer_kind(tok), "bytes")) {
     ok = tokenizer_save(tok, rundir_file(r->dir, "vocab.json"), err);
