@@ -17,8 +17,9 @@ typedef enum {
   ROLE_FUSED  /* everything else */
 } Role;
 
-/* Most operands and results of a region, and most ops: emitters walk chains of ops by recursion. */
-enum { MAX_OPERANDS = 32, MAX_GEMM_OPERANDS = 16, MAX_OPS = 512 };
+/* Most operands and results of a region, most ops, and most free ops in a row: emitters walk chains of ops by
+ * recursion. */
+enum { MAX_OPERANDS = 32, MAX_GEMM_OPERANDS = 16, MAX_OPS = 512, MAX_CHAIN = 32 };
 
 typedef struct {
   Role role;
@@ -41,6 +42,7 @@ typedef struct {
   const OpId *op; /* the block's ops, by position */
   uint32_t n;
   Role *role;      /* by position */
+  uint32_t *chain; /* by position: free ops in a row that end there */
   uint32_t *home;  /* by position: its unit, NONE for free ops */
   uint32_t *pos;   /* by value: position of the op that computes it, NONE: a block parameter */
   uint32_t **user; /* by position: positions that use its results; n stands for the block's returns */

@@ -30,8 +30,8 @@ bool is_view(const Func *f, const Op *op) {
   }
 }
 
-/* Constants, iotas, and what is cheap to compute from them alone. */
-static bool is_free(const Fuse *x, const Op *op) {
+/* Constants, iotas, and what is cheap to compute from them alone. chain: ops in a row below it, so far. */
+static bool is_free(const Fuse *x, const Op *op, uint32_t *chain) {
   if (op->code == OP_CONST || op->code == OP_IOTA)
     return true;
   OpClass c = ir_op_info[op->code].cls;
@@ -43,12 +43,14 @@ static bool is_free(const Fuse *x, const Op *op) {
     uint32_t p = fuse_pos(x, op->arg[k]);
     if (p == NONE || x->role[p] != ROLE_FREE)
       return false;
+    *chain = x->chain[p] >= *chain ? x->chain[p] + 1 : *chain;
   }
-  return op->n_args > 0;
+  return op->n_args > 0 && *chain < MAX_CHAIN;
 }
 
-static Role role_of(const Fuse *x, const Op *op) {
-  if (is_free(x, op))
+static Role role_of(const Fuse *x, uint32_t p) {
+  const Op *op = &x->f->op[x->op[p]];
+  if (is_free(x, op, &x->chain[p]))
     return ROLE_FREE;
   switch (op->code) {
   case OP_LOOP: return ROLE_LOOP;
@@ -303,12 +305,13 @@ static void find_users(Fuse *x) {
 
 void fuse_group(Fuse *x) {
   x->role = ARENA_ARRAY(&x->mem, Role, x->n);
+  x->chain = ARENA_ARRAY(&x->mem, uint32_t, x->n);
   x->home = ARENA_ARRAY(&x->mem, uint32_t, x->n);
   x->unit = ARENA_ARRAY(&x->mem, Unit, x->n);
   x->words = (x->n + 63) / 64;
   find_users(x);
   for (uint32_t p = 0; p < x->n; p++)
-    x->role[p] = role_of(x, &x->f->op[x->op[p]]);
+    x->role[p] = role_of(x, p);
   memset(x->home, 0xff, x->n * sizeof *x->home);
   for (uint32_t p = 0; p < x->n; p++) {
     if (x->role[p] == ROLE_FREE)
