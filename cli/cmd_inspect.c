@@ -93,6 +93,7 @@ static int print_kernel(Session *s, Codegen *cg, const Compiled *c, const char *
     Str out = {0}, ir = {0};
     str_printf(&out, "; kernel %s, class %s: %s\n", p->kernel[i].name, p->kernel[i].cls, p->kernel[i].fused);
     put_source_lines(s, p->kernel[i].loc, &out);
+    program_print_stored(&c->draft, i, "; ", &out);
     if (!codegen_ir(cg, c->func, c->draft.region[i], &ir, &err)) {
       str_free(&out);
       return cli_fail(&err);

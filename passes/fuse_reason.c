@@ -201,15 +201,17 @@ const StoredValue *fuse_stored(const Func *f, Arena *arena, uint32_t *n) {
   return x.out;
 }
 
-void program_print_stored(const Draft *d, Str *out) {
+void program_print_stored(const Draft *d, uint32_t kernel, const char *prefix, Str *out) {
   const Func *f = d->func;
   Arena mem = {0};
   uint32_t n;
   const StoredValue *s = fuse_stored(f, &mem, &n);
   for (uint32_t i = 0; i < n; i++) {
     const char *name = f->val[s[i].value].name;
-    str_printf(out, "%s writes %s%s", d->program.kernel[d->kernel_of[s[i].writer]].name, name ? name : "",
-               name ? " " : "");
+    if (kernel != UINT32_MAX && d->kernel_of[s[i].writer] != kernel)
+      continue;
+    str_printf(out, "%s%s writes %s%s", prefix, d->program.kernel[d->kernel_of[s[i].writer]].name,
+               name ? name : "", name ? " " : "");
     type_print(f->module, ir_type(f, s[i].value), out);
     if (s[i].reader != NONE)
       str_printf(out, " for %s", d->program.kernel[d->kernel_of[s[i].reader]].name);

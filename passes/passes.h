@@ -80,8 +80,9 @@ typedef struct {
   const char *why;
 } StoredValue;
 const StoredValue *fuse_stored(const Func *fused, Arena *arena, uint32_t *n);
-/* One line a value: "gemm_2 writes q f32[...] for attention_3: why". */
-void program_print_stored(const Draft *d, Str *out);
+/* One line a value of the kernel (UINT32_MAX: of all): PREFIX"gemm_2 writes q f32[...] for attention_3: why".
+ */
+void program_print_stored(const Draft *d, uint32_t kernel, const char *prefix, Str *out);
 
 /* A device that interprets, for tests: runs a planned program's regions in the interpreter on `arena`
  * (arena_bytes, 64-byte aligned): the oracle of real devices. Buffers are overwritten with ones (NaN) after

@@ -244,7 +244,7 @@ static void reasons(void **state) {
   }
   assert_true(contractions > 2 && kept > 5);
   Str text = {0};
-  program_print_stored(&p.draft, &text);
+  program_print_stored(&p.draft, UINT32_MAX, "; ", &text);
   assert_non_null(strstr(text.s, "it is a result of the step"));
   if (getenv("DLC_TEST_DUMP"))
     fputs(text.s, stderr);
