@@ -237,6 +237,8 @@ V binary(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at);
 V unary_op(Elab *e, Ctx *c, OpCode code, V a, Span at);
 /* Makes operands of one float/int dtype; numbers become constants. */
 bool unify(Elab *e, Ctx *c, V *v, uint32_t n, bool want_float, Span at);
+/* Whether two tensors may meet; reports when they differ in the size of an axis. */
+bool joins(Elab *e, const V *a, const V *b, Span at);
 V as_tensor(Elab *e, Ctx *c, V v, DType d);
 V to_float(Elab *e, Ctx *c, V v, Span at);
 

@@ -366,7 +366,8 @@ static V call_where(Elab *e, Scope *s, const AstExpr *x) {
     branch[0] = as_tensor(e, s->ctx, branch[0], DT_F64);
     branch[0].scalar = true;
   }
-  if (!unify(e, s->ctx, branch, 2, false, x->span)) {
+  if (!unify(e, s->ctx, branch, 2, false, x->span) || !joins(e, &c, &branch[0], x->span) ||
+      !joins(e, &c, &branch[1], x->span) || !joins(e, &branch[0], &branch[1], x->span)) {
     return poison();
   }
   locate(e, s->ctx, x->span);
@@ -385,7 +386,7 @@ static V call_extreme(Elab *e, Scope *s, const AstExpr *x, OpCode code) {
   }
   bool scalar = (v[0].kind == V_NUM || v[0].scalar) && (v[1].kind == V_NUM || v[1].scalar);
   locate(e, s->ctx, x->span);
-  if (!unify(e, s->ctx, v, 2, false, x->span)) {
+  if (!unify(e, s->ctx, v, 2, false, x->span) || !joins(e, &v[0], &v[1], x->span)) {
     return poison();
   }
   V out = built(e, s->ctx, ir_binary(&s->ctx->b, code, v[0].val, v[1].val), x->span);

@@ -65,6 +65,26 @@ static DType meeting_dtype(Elab *e, const V *v, uint32_t n, bool want_float) {
   return fraction ? e->m->real : widest_int;
 }
 
+bool joins(Elab *e, const V *a, const V *b, Span at) {
+  Type t;
+  Axis clash;
+  if (type_join(vtype(e, a), vtype(e, b), &t, &clash)) {
+    return true;
+  }
+  const Type *ta = vtype(e, a), *tb = vtype(e, b);
+  int i = type_find(ta, clash), k = type_find(tb, clash);
+  if (i < 0 || k < 0) {
+    report(e, at, "%s and %s have more than %d axes together", type_text(e, ta), type_text(e, tb),
+           IR_MAX_RANK);
+    return false;
+  }
+  uint32_t d = report(e, at, "%s and %s cannot be joined: '%s' has size %lld in one and %lld in the other",
+                      type_text(e, ta), type_text(e, tb), ir_axis_name(e->m, clash),
+                      (long long)ta->dim[i].size, (long long)tb->dim[k].size);
+  diag_hint(e->diag, d, "rename one to an axis of its own size: x[%s as ...]", ir_axis_name(e->m, clash));
+  return false;
+}
+
 bool unify(Elab *e, Ctx *c, V *v, uint32_t n, bool want_float, Span at) {
   for (uint32_t i = 0; i < n; i++) {
     if (v[i].kind == V_POISON) {
@@ -171,7 +191,7 @@ static V compare_or_logic(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
     }
     return built(e, c, ir_binary(&c->b, op == BINARY_AND ? OP_AND : OP_OR, v[0].val, v[1].val), at);
   }
-  if (!unify(e, c, v, 2, false, at)) {
+  if (!unify(e, c, v, 2, false, at) || !joins(e, &v[0], &v[1], at)) {
     return poison();
   }
   bool swap = op == BINARY_GT || op == BINARY_GE;
@@ -212,7 +232,7 @@ V binary(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
       [BINARY_FLOORDIV] = OP_FLOORDIV, [BINARY_MOD] = OP_MOD, [BINARY_POW] = OP_POW};
   V v[2] = {bring(e, c, a), bring(e, c, b)};
   bool scalar = (a.kind == V_NUM || a.scalar) && (b.kind == V_NUM || b.scalar);
-  if (!unify(e, c, v, 2, op == BINARY_DIV || op == BINARY_POW, at)) {
+  if (!unify(e, c, v, 2, op == BINARY_DIV || op == BINARY_POW, at) || !joins(e, &v[0], &v[1], at)) {
     return poison();
   }
   V out = built(e, c, ir_binary(&c->b, codes[op], v[0].val, v[1].val), at);
