@@ -50,17 +50,17 @@ static double median(double *t, int n) {
   return t[n / 2];
 }
 
-static double measure(const GemmRig *r, const BenchShape *s, void *const mem[4], void *const *own,
+static double measure(const GemmRig *r, const BenchShape *s, void *const mem[6], void *const *own,
                       int threads, double seconds) {
   enum { ROUNDS = 7 };
   double t[ROUNDS], begin = now();
-  rig_run(r, mem, mem[3], own, threads, 1);
+  rig_run(r, mem, mem[5], own, threads, 1);
   begin = now();
-  rig_run(r, mem, mem[3], own, threads, 2);
+  rig_run(r, mem, mem[5], own, threads, 2);
   int times = (int)(2 * seconds / ROUNDS / (now() - begin)) + 1;
   for (int i = 0; i < ROUNDS; i++) {
     begin = now();
-    rig_run(r, mem, mem[3], own, threads, times);
+    rig_run(r, mem, mem[5], own, threads, times);
     t[i] = (now() - begin) / times;
   }
   return 2e-9 * (double)s->batch * (double)s->m * (double)s->n * (double)s->k / median(t, ROUNDS);
@@ -69,10 +69,10 @@ static double measure(const GemmRig *r, const BenchShape *s, void *const mem[4],
 static GemmSpec spec_of(const BenchShape *s) {
   GemmSpec g = {.dtype = DT_F32};
   int64_t am = s->order & 1 ? 1 : s->k, ak = s->order & 1 ? s->m : 1, bn = s->order & 2 ? s->k : 1;
-  g.batch = (GemmDims){{{s->batch, s->m * s->k, s->k * s->n, s->m * s->n}}, 1};
-  g.m = (GemmDims){{{s->m, am, 0, s->n}}, 1};
-  g.n = (GemmDims){{{s->n, 0, bn, 1}}, 1};
-  g.k = (GemmDims){{{s->k, ak, s->order & 2 ? 1 : s->n, 0}}, 1};
+  g.batch = (GemmDims){{{s->batch, s->m * s->k, s->k * s->n, s->m * s->n, {0}}}, 1};
+  g.m = (GemmDims){{{s->m, am, 0, s->n, {0}}}, 1};
+  g.n = (GemmDims){{{s->n, 0, bn, 1, {0}}}, 1};
+  g.k = (GemmDims){{{s->k, ak, s->order & 2 ? 1 : s->n, 0, {0}}}, 1};
   return g;
 }
 
@@ -83,11 +83,12 @@ static double peak(const Target *target, double seconds, int threads) {
   GemmRig r;
   Error err = {0};
   GemmSpec g = spec_of(&s);
-  g.batch.dim[0] = (GemmDim){s.batch, 0, 0, 0};
+  g.batch.dim[0] = (GemmDim){s.batch, 0, 0, 0, {0}};
   if (!rig_compile(&r, &g, target, &err))
     return 0;
   void *own[2] = {memory(r.thread_scratch), memory(r.thread_scratch)};
-  void *mem[4] = {memory(s.m * s.k * 4), memory(s.k * s.n * 4), memory(s.m * s.n * 4), memory(r.scratch)};
+  void *mem[6] = {memory(s.m * s.k * 4), memory(s.k * s.n * 4), memory(s.m * s.n * 4), NULL, NULL,
+                  memory(r.scratch)};
   double v = measure(&r, &s, mem, own, threads, seconds);
   rig_free(&r);
   return v;
@@ -112,13 +113,17 @@ int main(int argc, char **argv) {
       return 1;
     }
     void *own[2] = {memory(r.thread_scratch), memory(r.thread_scratch)};
-    void *mem[4] = {memory(s->batch * s->m * s->k * 4), memory(s->batch * s->k * s->n * 4),
-                    memory(s->batch * s->m * s->n * 4), memory(r.scratch)};
+    void *mem[6] = {memory(s->batch * s->m * s->k * 4),
+                    memory(s->batch * s->k * s->n * 4),
+                    memory(s->batch * s->m * s->n * 4),
+                    NULL,
+                    NULL,
+                    memory(r.scratch)};
     double one = measure(&r, s, mem, own, 1, seconds), two = measure(&r, s, mem, own, 2, seconds);
     snprintf(size, sizeof size, "%ldx%ldx%ldx%ld", (long)s->batch, (long)s->m, (long)s->n, (long)s->k);
     printf("%-10s %-20s %8.1f %8.1f  %.2f\n", s->name, size, one, two, two / (2 * top));
     sum += log(two / (2 * top));
-    for (int j = 0; j < 4; j++)
+    for (int j = 0; j < 6; j++)
       free(mem[j]);
     for (int j = 0; j < 2; j++)
       free(own[j]);

@@ -189,9 +189,9 @@ V at_finite(Attention *x, V scalar, double instead) {
 
 Fn at_product(Attention *x, int64_t rows, int64_t columns, int64_t k, int64_t a_row, int64_t a_k) {
   GemmSpec spec = {.dtype = x->s->dtype};
-  spec.m = (GemmDims){{{rows, a_row, 0, columns}}, 1};
-  spec.n = (GemmDims){{{columns, 0, 1, 1}}, 1};
-  spec.k = (GemmDims){{{k, a_k, columns, 0}}, 1};
+  spec.m = (GemmDims){{{rows, a_row, 0, columns, {0}}}, 1};
+  spec.n = (GemmDims){{{columns, 0, 1, 1, {0}}}, 1};
+  spec.k = (GemmDims){{{k, a_k, columns, 0, {0}}}, 1};
   return gemm_tile(x->g, &spec, x->arena, x->err);
 }
 

@@ -16,7 +16,7 @@ V gemm_at(Gen *g, const GemmPlan *p, V base, V index) {
 
 /* Offsets in the three matrices. */
 typedef struct {
-  V a, b, c;
+  V a, b, c, d[GEMM_ADDENDS];
 } Offset;
 
 typedef struct {
@@ -55,12 +55,19 @@ static V minimum(Emit *e, V a, V b) {
 }
 
 static Offset none(Emit *e) {
-  return (Offset){c64(e, 0), c64(e, 0), c64(e, 0)};
+  Offset o = {c64(e, 0), c64(e, 0), c64(e, 0), {NULL}};
+  for (int i = 0; i < GEMM_ADDENDS; i++)
+    o.d[i] = c64(e, 0);
+  return o;
 }
 
 static Offset step(Emit *e, Offset o, V index, GemmDim d) {
-  return (Offset){plus(e, o.a, times(e, index, d.a)), plus(e, o.b, times(e, index, d.b)),
-                  plus(e, o.c, times(e, index, d.c))};
+  o.a = plus(e, o.a, times(e, index, d.a));
+  o.b = plus(e, o.b, times(e, index, d.b));
+  o.c = plus(e, o.c, times(e, index, d.c));
+  for (int i = 0; i < e->p->spec.addends; i++)
+    o.d[i] = plus(e, o.d[i], times(e, index, d.d[i]));
+  return o;
 }
 
 /* Adds the offsets of a flattened index. */
@@ -229,7 +236,7 @@ static V operand(Emit *e, const GemmSide *s, const Unit *u, int which, V index, 
 }
 
 /* Panels of b outside: one stays near while those of a pass. */
-static void tiles(Emit *e, const Unit *u, V add) {
+static void tiles(Emit *e, const Unit *u, V add, V finish) {
   GemmPlan *p = e->p;
   GenLoop lb, la;
   gen_loop_begin(e->g, u->lo[1], u->hi[1], 1, &lb);
@@ -239,14 +246,17 @@ static void tiles(Emit *e, const Unit *u, V add) {
   gen_loop_begin(e->g, u->lo[0], u->hi[0], 1, &la);
   Panel qa = panel(e, &p->a, la.i);
   Offset o = panel_offset(e, &p->a, qa, ob);
-  V arg[] = {operand(e, &p->a, u, 0, la.i, qa, o), b, at(e, e->args->c, o.c), e->k_n, add};
+  V arg[] = {
+      operand(e, &p->a, u, 0, la.i, qa, o), b, at(e, e->args->c, o.c), e->k_n, add, finish, NULL, NULL};
+  for (int i = 0; i < p->spec.addends; i++)
+    arg[MICRO_ARGS + i] = at(e, e->args->d[i], o.d[i]);
   V full = p->micro[0][0], last = p->micro[1][0];
   if (qb.last) {
     LLVMBuilderRef bd = e->g->b;
     full = LLVMBuildSelect(bd, qb.last, p->micro[0][1], full, "");
     last = qa.last ? LLVMBuildSelect(bd, qb.last, p->micro[1][1], last, "") : NULL;
   }
-  call_either(e, qa.last, p->micro_type, full, last, arg, 5);
+  call_either(e, qa.last, p->micro_type, full, last, arg, MICRO_ARGS + (unsigned)p->spec.addends);
   gen_loop_end(e->g, &la);
   gen_loop_end(e->g, &lb);
 }
@@ -263,7 +273,7 @@ static void compute_phase(Emit *e, int64_t first_block, int64_t blocks) {
   pack_own(e, &p->b, &u, 1);
   V add = p->spec.accumulate ? LLVMConstInt(LLVMInt1TypeInContext(e->g->ctx), 1, false)
                              : LLVMBuildICmp(e->g->b, LLVMIntNE, kb.i, c64(e, 0), "");
-  tiles(e, &u, add);
+  tiles(e, &u, add, LLVMBuildICmp(e->g->b, LLVMIntEQ, kb.i, c64(e, p->blocks - 1), ""));
   gen_loop_end(e->g, &kb);
   gen_loop_end(e->g, &l);
 }
@@ -308,7 +318,7 @@ LLVMValueRef gemm_tile(Gen *g, const GemmSpec *spec, Arena *arena, Error *err) {
   u.lo[0] = u.lo[1] = c64(&e, 0);
   u.hi[0] = c64(&e, p->a.panels);
   u.hi[1] = c64(&e, p->b.panels);
-  tiles(&e, &u, LLVMGetParam(fn, 3));
+  tiles(&e, &u, LLVMGetParam(fn, 3), LLVMConstInt(LLVMInt1TypeInContext(g->ctx), 1, false));
   LLVMBuildRetVoid(g->b);
   LLVMPositionBuilderAtEnd(g->b, here);
   return fn;

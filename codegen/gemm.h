@@ -9,9 +9,11 @@
 #include "codegen/llvm.h"
 #include "ir/ir.h"
 
-/* One dim with its strides, in elements, in the three matrices (0 where a matrix lacks it). */
+enum { GEMM_ADDENDS = 2 };
+
+/* One dim with its strides, in elements, in the matrices and in what is added (0 where one lacks it). */
 typedef struct {
-  int64_t size, a, b, c;
+  int64_t size, a, b, c, d[GEMM_ADDENDS];
 } GemmDim;
 
 typedef struct {
@@ -23,6 +25,7 @@ typedef struct {
   DType dtype;             /* F32, F64 */
   GemmDims batch, m, n, k; /* fast when a dim of n has stride 1 in C */
   bool accumulate;         /* C += */
+  int addends; /* C = (sum + D0) + D1: biases, residuals; along the columns their stride is 0 or 1 */
 } GemmSpec;
 
 /* How a product is cut up; fixed by the spec and the target's vector width alone. */
@@ -33,13 +36,15 @@ GemmPlan *gemm_plan(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *er
 
 /* Phases run in order with a barrier between; tasks of one phase in any order. */
 int gemm_phases(const GemmPlan *p);
+/* A product over no more of k reads what is added where it writes C: C may be D0 or D1. */
+int64_t gemm_in_place_k(DType d);
 int64_t gemm_tasks(const GemmPlan *p, int phase);
 int64_t gemm_scratch(const GemmPlan *p);        /* bytes, 64-byte aligned, shared by the phases of a launch */
 int64_t gemm_thread_scratch(const GemmPlan *p); /* bytes, 64-byte aligned, of each thread */
 
 /* Pointers and i64 values of the phase function being built. */
 typedef struct {
-  LLVMValueRef a, b, c, scratch, thread_scratch, lo, hi;
+  LLVMValueRef a, b, c, d[GEMM_ADDENDS], scratch, thread_scratch, lo, hi;
 } GemmArgs;
 
 /* Emits tasks lo <= t < hi of a phase at the builder, which is left at the end of a new block of the same

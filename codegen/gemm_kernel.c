@@ -153,6 +153,41 @@ static void start(Micro *m, State *s) {
   s->b = LLVMGetParam(m->fn, 1);
 }
 
+/* What addend i adds to vector v of row r. */
+static V addend(Micro *m, int i, int r, int v) {
+  int64_t column = m->p->b.inner.size == 1 ? 1 : m->p->b.inner.d[i];
+  V d = offset(m, LLVMGetParam(m->fn, (unsigned)(MICRO_ARGS + i)),
+               r * m->p->a.inner.d[i] + column * v * m->p->lanes);
+  if (column)
+    return load_vector(m, d, v == m->vectors - 1);
+  V one = LLVMBuildLoad2(m->g->b, m->et, d, "");
+  LLVMSetAlignment(one, (unsigned)m->p->elem);
+  return broadcast(m, one);
+}
+
+/* After the last block of k. */
+static void add_all(Micro *m, State *s) {
+  LLVMBuilderRef b = m->g->b;
+  if (!m->p->spec.addends)
+    return;
+  LLVMBasicBlockRef from = LLVMGetInsertBlock(b), more = block(m, "finish"), join = block(m, "join");
+  LLVMBuildCondBr(b, LLVMGetParam(m->fn, 5), more, join);
+  LLVMPositionBuilderAtEnd(b, more);
+  V sum[MAX_ACC];
+  int n = m->rows * m->vectors;
+  for (int i = 0; i < n; i++) {
+    sum[i] = s->acc[i];
+    for (int d = 0; d < m->p->spec.addends; d++)
+      sum[i] = LLVMBuildFAdd(b, sum[i], addend(m, d, i / m->vectors, i % m->vectors), "");
+  }
+  LLVMBuildBr(b, join);
+  LLVMPositionBuilderAtEnd(b, join);
+  for (int i = 0; i < n; i++) {
+    s->acc[i] = phi(m, m->vt, s->acc[i], from);
+    LLVMAddIncoming(s->acc[i], &sum[i], &more, 1);
+  }
+}
+
 static V micro(Gen *g, GemmPlan *p, bool last_rows, bool last_columns) {
   int64_t rows = last_rows ? p->a.tail : p->a.width, columns = last_columns ? p->b.tail : p->b.width;
   int64_t padded = (columns + p->lanes - 1) / p->lanes * p->lanes;
@@ -171,6 +206,7 @@ static V micro(Gen *g, GemmPlan *p, bool last_rows, bool last_columns) {
   V k = LLVMGetParam(m.fn, 3);
   k_loop(&m, &s, LLVMBuildLShr(g->b, k, gemm_i64(g, 2), ""), UNROLL);
   k_loop(&m, &s, LLVMBuildAnd(g->b, k, gemm_i64(g, UNROLL - 1), ""), 1);
+  add_all(&m, &s);
   for (int i = 0; i < m.rows * m.vectors; i++)
     store_vector(&m, s.acc[i], result_at(&m, i / m.vectors, i % m.vectors), i % m.vectors == m.vectors - 1);
   LLVMBuildRetVoid(g->b);
@@ -178,10 +214,11 @@ static V micro(Gen *g, GemmPlan *p, bool last_rows, bool last_columns) {
 }
 
 void gemm_micro_functions(Gen *g, GemmPlan *p) {
-  LLVMTypeRef ptr = pointer_type(g),
-              arg[] = {ptr, ptr, ptr, LLVMInt64TypeInContext(g->ctx), LLVMInt1TypeInContext(g->ctx)};
+  LLVMTypeRef ptr = pointer_type(g), i1 = LLVMInt1TypeInContext(g->ctx);
+  LLVMTypeRef arg[] = {ptr, ptr, ptr, LLVMInt64TypeInContext(g->ctx), i1, i1, ptr, ptr};
   LLVMBasicBlockRef here = LLVMGetInsertBlock(g->b);
-  p->micro_type = LLVMFunctionType(LLVMVoidTypeInContext(g->ctx), arg, 5, false);
+  p->micro_type =
+      LLVMFunctionType(LLVMVoidTypeInContext(g->ctx), arg, MICRO_ARGS + (unsigned)p->spec.addends, false);
   for (int r = 0; r < 2; r++)
     for (int c = 0; c < 2; c++)
       if ((!r || p->a.tail) && (!c || p->b.tail))

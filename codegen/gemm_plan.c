@@ -30,6 +30,13 @@ static bool product(const GemmDims *d, int64_t *out) {
   return true;
 }
 
+static bool one_run(const GemmDim *out, const GemmDim *in) {
+  bool ok = out->a == in->a * in->size && out->b == in->b * in->size && out->c == in->c * in->size;
+  for (int i = 0; i < GEMM_ADDENDS; i++)
+    ok = ok && out->d[i] == in->d[i] * in->size;
+  return ok;
+}
+
 /* Drops dims of size 1 and joins neighbours that are one run in all matrices. */
 static void normalize(GemmDims *d) {
   int n = 0;
@@ -37,10 +44,12 @@ static void normalize(GemmDims *d) {
     GemmDim x = d->dim[i], *up = n ? &d->dim[n - 1] : NULL;
     if (x.size == 1)
       continue;
-    if (up && up->a == x.a * x.size && up->b == x.b * x.size && up->c == x.c * x.size)
-      *up = (GemmDim){up->size * x.size, x.a, x.b, x.c};
-    else
+    if (up && one_run(up, &x)) {
+      x.size *= up->size;
+      *up = x;
+    } else {
       d->dim[n++] = x;
+    }
   }
   d->n = n;
 }
@@ -97,8 +106,12 @@ static void choose_tile(GemmPlan *p, int f32_lanes, int64_t few) {
   cut_panels(&p->a, rows, 1);
 }
 
+int64_t gemm_in_place_k(DType d) {
+  return dtype_bytes(d) == 4 ? BLOCK_K : BLOCK_K / 2;
+}
+
 static void cut_k(GemmPlan *p) {
-  int64_t limit = p->elem == 4 ? BLOCK_K : BLOCK_K / 2, inner = p->k_inner.size;
+  int64_t limit = gemm_in_place_k(p->spec.dtype), inner = p->k_inner.size;
   p->outer_per_block = 1;
   p->inner_per_block = inner;
   if (inner > limit) {

@@ -45,7 +45,9 @@ struct GemmPlan {
 GemmPlan *gemm_plan_tile(const GemmSpec *spec, int f32_lanes, Arena *arena, Error *err);
 /* gemm_pack.c: void pack(ptr to, ptr from, i64 n): n steps of k of one panel, contiguous. */
 void gemm_pack_functions(Gen *g, GemmPlan *p);
-/* gemm_kernel.c: void micro(ptr a, ptr b, ptr c, i64 k, i1 add): one tile. */
+/* gemm_kernel.c: void micro(ptr a, ptr b, ptr c, i64 k, i1 add, i1 finish, ptr d...): one tile; finish: the d
+ * are added. */
+enum { MICRO_ARGS = 6 };
 void gemm_micro_functions(Gen *g, GemmPlan *p);
 
 LLVMTypeRef gemm_elem(Gen *g, const GemmPlan *p);

@@ -19,6 +19,7 @@
 #include <llvm-c/Core.h>
 
 #include "codegen/codegen.h"
+#include "codegen/gemm.h"
 #include "codegen/llvm.h"
 
 /* ---- the body ---- */
@@ -278,6 +279,8 @@ struct Nest {
   uint32_t n_outs;
   uint32_t contract; /* NONE, or the reduction index of the contraction this phase is */
   View x, y;         /* its operands */
+  View add[GEMM_ADDENDS];
+  int n_adds; /* added to it before it is written */
 };
 
 /* region_plan.c: which reductions get a phase of their own, and the nests in order. */
@@ -298,6 +301,8 @@ bool region_emit_scatter(Emit *e, RegionPlan *plan); /* region_scatter.c */
 bool contract_is_large(const Type *x, const Type *y,
                        const Attr *attr);            /* worth packed tiles; else a sum of products */
 bool contract_view(const Body *b, Val v, View *out); /* false: v has to be put in scratch first */
+/* The value that the phase of contraction c writes: c itself, or the result that params are added to it for. */
+Val contract_written(const Body *b, Val c, View *add, int *n_adds);
 void contract_emit(Emit *e, RegionPlan *plan, const Nest *n);
 
 /* region_attention.c */

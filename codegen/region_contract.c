@@ -100,39 +100,101 @@ static bool in_axes(const Attr *a, Axis x) {
   return false;
 }
 
-static GemmDim dim_of(const View *a, const View *b, Axis axis, int64_t size, int64_t c) {
-  int pa = view_find(a, axis), pb = view_find(b, axis);
-  return (GemmDim){size, pa < 0 ? 0 : a->stride[pa], pb < 0 ? 0 : b->stride[pb], c};
+/* Where one value lies beside the result. */
+typedef struct {
+  const View *a, *b; /* of the rows, of the result's innermost dim */
+  const Nest *nest;
+} Layout;
+
+static int64_t stride_of(const View *w, Axis axis) {
+  int p = view_find(w, axis);
+  return p < 0 ? 0 : w->stride[p];
 }
 
-/* Adds d inside of the others: joined to the last one when they are one run in all matrices. */
-static void push_dim(GemmDims *dims, GemmDim d) {
-  GemmDim *last = dims->n ? &dims->dim[dims->n - 1] : NULL;
-  if (d.size == 1)
-    return;
-  if (last && last->a == d.a * d.size && last->b == d.b * d.size && last->c == d.c * d.size)
-    *last = (GemmDim){last->size * d.size, d.a, d.b, d.c};
-  else
+static void push_dim(GemmDims *dims, const Layout *l, Axis axis, int64_t size, int64_t c) {
+  GemmDim d = {size, stride_of(l->a, axis), stride_of(l->b, axis), c, {0}};
+  for (int i = 0; i < l->nest->n_adds; i++)
+    d.d[i] = stride_of(&l->nest->add[i], axis);
+  if (size > 1)
     dims->dim[dims->n++] = d;
 }
 
-/* a: the operand of the rows, b: of the result's innermost dim. */
-static GemmSpec spec_of(const Type *ct, const Attr *attr, const View *a, const View *b) {
-  GemmSpec s = {.dtype = ct->dtype};
+static GemmSpec spec_of(const Type *ct, const Attr *attr, const Layout *l) {
+  GemmSpec s = {.dtype = ct->dtype, .addends = l->nest->n_adds};
   int64_t stride[IR_MAX_RANK], c = 1;
   for (int i = ct->rank; i-- > 0;) {
     stride[i] = c;
     c *= ct->dim[i].size;
   }
   for (int i = 0; i < ct->rank; i++) {
-    GemmDim d = dim_of(a, b, ct->dim[i].axis, ct->dim[i].size, stride[i]);
-    bool in_a = view_find(a, ct->dim[i].axis) >= 0, in_b = view_find(b, ct->dim[i].axis) >= 0;
-    push_dim(in_a && in_b ? &s.batch : in_a ? &s.m : &s.n, d);
+    Dim d = ct->dim[i];
+    bool in_a = view_find(l->a, d.axis) >= 0, in_b = view_find(l->b, d.axis) >= 0;
+    push_dim(in_a && in_b ? &s.batch : in_a ? &s.m : &s.n, l, d.axis, d.size, stride[i]);
   }
-  for (int i = 0; i < b->n; i++)
-    if (in_axes(attr, b->dim[i].axis))
-      push_dim(&s.k, dim_of(a, b, b->dim[i].axis, b->dim[i].size, 0));
+  for (int i = 0; i < l->b->n; i++)
+    if (in_axes(attr, l->b->dim[i].axis))
+      push_dim(&s.k, l, l->b->dim[i].axis, l->b->dim[i].size, 0);
   return s;
+}
+
+/* ---- what is added to a product ---- */
+
+static bool has_user(const Body *b, Val v) {
+  for (uint32_t i = 0; i < b->n_ops; i++)
+    for (uint32_t k = 0; k < b->op[i].n_args; k++)
+      if (b->op[i].arg[k] == v)
+        return true;
+  return false;
+}
+
+/* The only op that uses v; NULL: there are several, or v is a result. */
+static const BodyOp *only_user(const Body *b, Val v) {
+  const BodyOp *user = NULL;
+  for (uint32_t i = 0; i < b->n_rets; i++)
+    if (b->ret[i] == v)
+      return NULL;
+  for (uint32_t i = 0; i < b->n_ops; i++)
+    for (uint32_t k = 0; k < b->op[i].n_args; k++)
+      if (b->op[i].arg[k] == v) {
+        if (user)
+          return NULL;
+        user = &b->op[i];
+      }
+  return user;
+}
+
+/* Vectors run along the result's innermost dim: there the addend is contiguous or does not change. */
+static bool addend_ok(const Type *ct, const View *w) {
+  int last = ct->rank - 1;
+  while (last > 0 && ct->dim[last].size == 1)
+    last--;
+  return last < 0 || stride_of(w, ct->dim[last].axis) <= 1;
+}
+
+Val contract_written(const Body *b, Val c, View *add, int *n) {
+  const Type *ct = &b->val[c].type;
+  Val v = c, end = c;
+  int end_n = 0;
+  for (*n = 0; *n < GEMM_ADDENDS;) {
+    const BodyOp *user = only_user(b, v);
+    if (!user || user->code != OP_ADD || !type_equal(&b->val[user->result].type, ct))
+      break;
+    Val other = user->arg[user->arg[0] == v];
+    if (body_def(b, other) || b->val[other].type.dtype != ct->dtype || !contract_view(b, other, &add[*n]) ||
+        !addend_ok(ct, &add[*n]))
+      break;
+    ++*n;
+    v = user->result;
+    int returned = 0;
+    for (uint32_t i = 0; i < b->n_rets; i++)
+      returned += b->ret[i] == v;
+    if (returned == 1 && !has_user(b, v)) {
+      end = v;
+      end_n = *n;
+    }
+  }
+  *n = end_n;
+  return end;
 }
 
 /* ---- code ---- */
@@ -161,7 +223,7 @@ void contract_emit(Emit *e, RegionPlan *plan, const Nest *nest) {
   const View *a = &nest->x, *b = &nest->y;
   if (view_find(b, ct->dim[ct->rank - 1].axis) < 0)
     a = &nest->y, b = &nest->x;
-  GemmSpec spec = spec_of(ct, &op->attr, a, b);
+  GemmSpec spec = spec_of(ct, &op->attr, &(Layout){a, b, nest});
   GemmPlan *p = gemm_plan(&spec, e->g->lanes, e->arena, e->err);
   if (!p) {
     e->failed = true;
@@ -172,11 +234,13 @@ void contract_emit(Emit *e, RegionPlan *plan, const Nest *nest) {
   plan->thread_scratch_bytes = own > plan->thread_scratch_bytes ? own : plan->thread_scratch_bytes;
   const Split *split = &e->split[nest->contract];
   for (int i = 0; i < gemm_phases(p); i++) {
-    GemmArgs args;
+    GemmArgs args = {0};
     phase_begin(e, plan, &args.lo, &args.hi);
     args.a = base_pointer(e, a);
     args.b = base_pointer(e, b);
     args.c = split->result != NONE ? e->out[split->result] : byte_offset(e, e->scratch, split->offset);
+    for (int k = 0; k < nest->n_adds; k++)
+      args.d[k] = base_pointer(e, &nest->add[k]);
     args.scratch = byte_offset(e, e->scratch, plan->scratch_bytes);
     args.thread_scratch = phase_thread_scratch(e);
     at(e, e->root);

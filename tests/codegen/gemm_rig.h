@@ -28,7 +28,7 @@ static inline LLVMValueRef rig_argument(Gen *g, LLVMValueRef fn, int i) {
   return LLVMBuildLoad2(g->b, ptr, at, "");
 }
 
-/* args: a, b, c, thread scratch */
+/* args: a, b, c, d0, d1, thread scratch */
 static inline void rig_phase(Gen *g, GemmPlan *p, int phase) {
   char name[32];
   LLVMTypeRef ptr = LLVMPointerTypeInContext(g->ctx, 0), i64 = LLVMInt64TypeInContext(g->ctx);
@@ -41,7 +41,8 @@ static inline void rig_phase(Gen *g, GemmPlan *p, int phase) {
   GemmArgs args = {.a = rig_argument(g, fn, 0),
                    .b = rig_argument(g, fn, 1),
                    .c = rig_argument(g, fn, 2),
-                   .thread_scratch = rig_argument(g, fn, 3),
+                   .d = {rig_argument(g, fn, 3), rig_argument(g, fn, 4)},
+                   .thread_scratch = rig_argument(g, fn, 5),
                    .lo = LLVMGetParam(fn, 1),
                    .hi = LLVMGetParam(fn, 2),
                    .scratch = LLVMGetParam(fn, 3)};
@@ -87,7 +88,7 @@ static inline void rig_free(GemmRig *r) {
 
 typedef struct {
   const GemmRig *r;
-  void *arg[4], *scratch;
+  void *arg[6], *scratch;
   int threads, times;
   atomic_long *next;    /* per phase: the next task of all times together */
   atomic_long *arrived; /* threads at barriers so far */
@@ -113,7 +114,7 @@ static inline void *rig_work(void *ctx) {
 }
 
 /* Runs it `times` times; scratch: r->scratch bytes, thread: r->thread_scratch bytes for each thread. */
-static inline void rig_run(const GemmRig *r, void *const matrix[3], void *scratch, void *const *thread,
+static inline void rig_run(const GemmRig *r, void *const matrix[5], void *scratch, void *const *thread,
                            int threads, int times) {
   pthread_t id[8];
   RigThread t[8];
@@ -122,8 +123,10 @@ static inline void rig_run(const GemmRig *r, void *const matrix[3], void *scratc
   for (int i = 0; i < r->phases; i++)
     atomic_init(&next[i], 0);
   for (int i = 0; i < threads; i++) {
-    t[i] =
-        (RigThread){r, {matrix[0], matrix[1], matrix[2], thread[i]}, scratch, threads, times, next, &arrived};
+    t[i] = (RigThread){r,       {matrix[0], matrix[1], matrix[2], matrix[3], matrix[4], thread[i]},
+                       scratch, threads,
+                       times,   next,
+                       &arrived};
     if (i)
       pthread_create(&id[i], NULL, rig_work, &t[i]);
   }

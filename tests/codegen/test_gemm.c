@@ -11,13 +11,14 @@
 
 #include "tests/codegen/gemm_rig.h"
 
-enum { GUARD = 64, AVX512, AVX2, BASE, WIDTHS = 3 };
+enum { GUARD = 64, MATRICES = 5, AVX512, AVX2, BASE, WIDTHS = 3 };
 static const uint32_t CANARY = 0x7fc0dead; /* a NaN */
 
 typedef struct {
   GemmSpec spec;
-  int64_t size[3]; /* elements of a, b, c */
-  void *mem[3];    /* with guard zones */
+  int64_t size[MATRICES]; /* elements of a, b, c and what is added */
+  void *mem[MATRICES];    /* with guard zones */
+  bool own[GEMM_ADDENDS]; /* it is C itself */
 } Problem;
 
 /* ---- memory ---- */
@@ -51,7 +52,7 @@ static uint32_t *after(const Problem *p, int i) {
 }
 
 static void allocate(Problem *p, unsigned seed) {
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < MATRICES; i++) {
     p->mem[i] = malloc((size_t)p->size[i] * elem(p) + 2 * GUARD * sizeof(uint32_t));
     guard(p->mem[i]);
     guard(after(p, i));
@@ -63,12 +64,12 @@ static void allocate(Problem *p, unsigned seed) {
 }
 
 static void release(Problem *p) {
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < MATRICES; i++)
     free(p->mem[i]);
 }
 
 static void check_guards(const Problem *p) {
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < MATRICES; i++)
     for (int j = 0; j < GUARD; j++) {
       assert_int_equal(((uint32_t *)p->mem[i])[j], CANARY);
       assert_int_equal(after(p, i)[j], CANARY);
@@ -84,12 +85,14 @@ static int64_t count(const GemmDims *d) {
   return n;
 }
 
-static void offsets(const GemmDims *d, int64_t index, int64_t o[3]) {
+static void offsets(const GemmDims *d, int64_t index, int64_t o[MATRICES]) {
   for (int i = d->n; i-- > 0; index /= d->dim[i].size) {
     int64_t j = index % d->dim[i].size;
     o[0] += j * d->dim[i].a;
     o[1] += j * d->dim[i].b;
     o[2] += j * d->dim[i].c;
+    for (int a = 0; a < GEMM_ADDENDS; a++)
+      o[3 + a] += j * d->dim[i].d[a];
   }
 }
 
@@ -99,17 +102,22 @@ static void check_values(const Problem *p, const double *before, const char *wha
   for (int64_t b = 0; b < count(&s->batch); b++)
     for (int64_t m = 0; m < count(&s->m); m++)
       for (int64_t n = 0; n < count(&s->n); n++) {
-        int64_t o[3] = {0, 0, 0};
+        int64_t o[MATRICES] = {0};
         offsets(&s->batch, b, o);
         offsets(&s->m, m, o);
         offsets(&s->n, n, o);
         double sum = s->accumulate ? before[o[2]] : 0, size = fabs(sum);
         for (int64_t k = 0; k < count(&s->k); k++) {
-          int64_t q[3] = {o[0], o[1], o[2]};
+          int64_t q[MATRICES] = {o[0], o[1]};
           offsets(&s->k, k, q);
           double term = get(p, 0, q[0]) * get(p, 1, q[1]);
           sum += term;
           size += fabs(term);
+        }
+        for (int a = 0; a < s->addends; a++) {
+          double more = p->own[a] ? before[o[2]] : get(p, 3 + a, o[3 + a]);
+          sum += more;
+          size += fabs(more);
         }
         double got = get(p, 2, o[2]);
         if (!(fabs(got - sum) <= eps * size * (2 + sqrt(k_n))))
@@ -146,7 +154,10 @@ static void run(Problem *p, int width, int threads, const double *before) {
     own[i] = aligned(r.thread_scratch);
   for (int64_t i = 0; i < p->size[2]; i++)
     put(p, 2, i, before[i]);
-  rig_run(&r, (void *[]){body(p, 0), body(p, 1), body(p, 2)}, scratch, own, threads, 1);
+  void *matrix[MATRICES];
+  for (int i = 0; i < MATRICES; i++)
+    matrix[i] = body(p, i > 2 && p->own[i - 3] ? 2 : i);
+  rig_run(&r, matrix, scratch, own, threads, 1);
   check_guards(p);
   for (int i = 0; i < 3; i++)
     free(own[i]);
@@ -185,10 +196,10 @@ static void check(Problem *p, const char *what, bool all_widths) {
 static Problem plain(DType d, int64_t m, int64_t n, int64_t k, int order, int64_t batch) {
   Problem p = {.spec = {.dtype = d}, .size = {batch * m * k, batch * k * n, batch * m * n}};
   int64_t am = order & 1 ? 1 : k, ak = order & 1 ? m : 1, bn = order & 2 ? k : 1, bk = order & 2 ? 1 : n;
-  p.spec.batch = (GemmDims){{{batch, m * k, k * n, m * n}}, 1};
-  p.spec.m = (GemmDims){{{m, am, 0, n}}, 1};
-  p.spec.n = (GemmDims){{{n, 0, bn, 1}}, 1};
-  p.spec.k = (GemmDims){{{k, ak, bk, 0}}, 1};
+  p.spec.batch = (GemmDims){{{batch, m * k, k * n, m * n, {0}}}, 1};
+  p.spec.m = (GemmDims){{{m, am, 0, n, {0}}}, 1};
+  p.spec.n = (GemmDims){{{n, 0, bn, 1, {0}}}, 1};
+  p.spec.k = (GemmDims){{{k, ak, bk, 0, {0}}}, 1};
   return p;
 }
 
@@ -227,9 +238,9 @@ static void heads(void **state) {
   (void)state;
   enum { B = 3, T = 37, C = 70, H = 4, D = 24 };
   Problem p = {.spec = {.dtype = DT_F32}, .size = {B * T * C, C * H * D, B * H * T * D}};
-  p.spec.m = (GemmDims){{{B, T * C, 0, H * T * D}, {T, C, 0, D}}, 2};
-  p.spec.n = (GemmDims){{{H, 0, D, T * D}, {D, 0, 1, 1}}, 2};
-  p.spec.k = (GemmDims){{{C, 1, H * D, 0}}, 1};
+  p.spec.m = (GemmDims){{{B, T * C, 0, H * T * D, {0}}, {T, C, 0, D, {0}}}, 2};
+  p.spec.n = (GemmDims){{{H, 0, D, T * D, {0}}, {D, 0, 1, 1, {0}}}, 2};
+  p.spec.k = (GemmDims){{{C, 1, H * D, 0, {0}}}, 1};
   check(&p, "heads", true);
 }
 
@@ -238,9 +249,9 @@ static void joined_heads(void **state) {
   (void)state;
   enum { B = 2, T = 65, C = 100, H = 5, D = 100 };
   Problem p = {.spec = {.dtype = DT_F64}, .size = {B * H * T * D, H * D * C, B * T * C}};
-  p.spec.m = (GemmDims){{{B, H * T * D, 0, T * C}, {T, D, 0, C}}, 2};
-  p.spec.n = (GemmDims){{{C, 0, 1, 1}}, 1};
-  p.spec.k = (GemmDims){{{H, T * D, D * C, 0}, {D, 1, C, 0}}, 2};
+  p.spec.m = (GemmDims){{{B, H * T * D, 0, T * C, {0}}, {T, D, 0, C, {0}}}, 2};
+  p.spec.n = (GemmDims){{{C, 0, 1, 1, {0}}}, 1};
+  p.spec.k = (GemmDims){{{H, T * D, D * C, 0, {0}}, {D, 1, C, 0, {0}}}, 2};
   check(&p, "joined heads", true);
 }
 
@@ -249,9 +260,9 @@ static void scattered_k(void **state) {
   (void)state;
   enum { X = 3, Y = 7, Z = 30, M = 50, N = 70 };
   Problem p = {.spec = {.dtype = DT_F32, .accumulate = true}, .size = {X * Y * Z * M, X * Y * Z * N, M * N}};
-  p.spec.m = (GemmDims){{{M, Y, 0, N}}, 1};
-  p.spec.n = (GemmDims){{{N, 0, 1, 1}}, 1};
-  p.spec.k = (GemmDims){{{X, Z * M * Y, N, 0}, {Y, 1, Z * X * N, 0}, {Z, M * Y, X * N, 0}}, 3};
+  p.spec.m = (GemmDims){{{M, Y, 0, N, {0}}}, 1};
+  p.spec.n = (GemmDims){{{N, 0, 1, 1, {0}}}, 1};
+  p.spec.k = (GemmDims){{{X, Z * M * Y, N, 0, {0}}, {Y, 1, Z * X * N, 0, {0}}, {Z, M * Y, X * N, 0, {0}}}, 3};
   check(&p, "scattered k", true);
 }
 
@@ -260,9 +271,9 @@ static void strided(void **state) {
   (void)state;
   enum { M = 41, N = 53, K = 67 };
   Problem p = {.spec = {.dtype = DT_F32}, .size = {M * K * 6, N * K * 6, M * N * 2}};
-  p.spec.m = (GemmDims){{{M, 2, 0, 2 * N}}, 1};
-  p.spec.n = (GemmDims){{{N, 0, 3 * 2 * K, 1}}, 1};
-  p.spec.k = (GemmDims){{{K, M * 6, 2, 0}}, 1};
+  p.spec.m = (GemmDims){{{M, 2, 0, 2 * N, {0}}}, 1};
+  p.spec.n = (GemmDims){{{N, 0, 3 * 2 * K, 1, {0}}}, 1};
+  p.spec.k = (GemmDims){{{K, M * 6, 2, 0, {0}}}, 1};
   check(&p, "strided", false);
 }
 
@@ -271,11 +282,32 @@ static void inner_batch(void **state) {
   (void)state;
   enum { B = 6, M = 13, N = 10, K = 40 };
   Problem p = {.spec = {.dtype = DT_F32}, .size = {B * M * K, B * K * N, M * N * B}};
-  p.spec.batch = (GemmDims){{{B, 1, 1, 1}}, 1};
-  p.spec.m = (GemmDims){{{M, K * B, 0, N * B}}, 1};
-  p.spec.n = (GemmDims){{{N, 0, B, B}}, 1};
-  p.spec.k = (GemmDims){{{K, B, N * B, 0}}, 1};
+  p.spec.batch = (GemmDims){{{B, 1, 1, 1, {0}}}, 1};
+  p.spec.m = (GemmDims){{{M, K * B, 0, N * B, {0}}}, 1};
+  p.spec.n = (GemmDims){{{N, 0, B, B, {0}}}, 1};
+  p.spec.k = (GemmDims){{{K, B, N * B, 0, {0}}}, 1};
   check(&p, "inner batch", false);
+}
+
+/* A bias and a residual, which may be the result itself when k is short; columns and rows to spare. */
+static void addends(void **state) {
+  (void)state;
+  static const int sizes[][3] = {{70, 100, 40}, {300, 65, 800}, {5, 20, 3}, {260, 200, 384}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int own = 0; own < 2; own++)
+      for (int rows = 0; rows < 2; rows++) {
+        int64_t m = sizes[i][0], n = sizes[i][1];
+        Problem p = plain(i == 1 ? DT_F64 : DT_F32, m, n, sizes[i][2], (int)i, 1);
+        p.spec.addends = 2;
+        p.spec.m.dim[0].d[0] = rows; /* by row or by column */
+        p.spec.n.dim[0].d[0] = !rows;
+        p.size[3] = rows ? m : n;
+        p.spec.m.dim[0].d[1] = n;
+        p.spec.n.dim[0].d[1] = 1;
+        p.size[4] = m * n;
+        p.own[1] = own && sizes[i][2] <= gemm_in_place_k(p.spec.dtype);
+        check(&p, "addends", true);
+      }
 }
 
 /* So long a k that the shared operand is packed in parts. */
@@ -289,7 +321,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(orders_and_sizes), cmocka_unit_test(batches),     cmocka_unit_test(heads),
       cmocka_unit_test(joined_heads),     cmocka_unit_test(scattered_k), cmocka_unit_test(strided),
-      cmocka_unit_test(long_k),           cmocka_unit_test(inner_batch),
+      cmocka_unit_test(long_k),           cmocka_unit_test(inner_batch), cmocka_unit_test(addends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
