@@ -119,6 +119,8 @@ bool codegen_inplace(const Func *f, OpId region, uint32_t result, uint32_t arg) 
   const Type *t = &f->val[b->param[arg]].type;
   if (!type_equal(t, &f->val[b->ret[result]].type))
     return false;
+  if (b->n_ret == 1 && contract_in_place(f, region, arg))
+    return true;
   Arena a = {0};
   bool ok = true, *tainted = ARENA_ARRAY(&a, bool, f->n_vals + 1);
   tainted[b->param[arg]] = true;

@@ -217,6 +217,42 @@ static LLVMValueRef base_pointer(Emit *e, const View *w) {
   return LLVMBuildGEP2(e->b, elem_type(e, e->body->val[w->base].type.dtype), base, &offset, 1, "");
 }
 
+static bool in_place(const Body *b, uint32_t arg) {
+  View add[GEMM_ADDENDS];
+  int n;
+  if (b->n_reds != 1 || b->op[b->red[0]].code != OP_CONTRACT || !only_user(b, b->param[arg]))
+    return false;
+  const BodyOp *op = &b->op[b->red[0]];
+  const Type *xt = &b->val[op->arg[0]].type;
+  double k = 1;
+  for (int i = 0; i < xt->rank; i++)
+    k *= in_axes(&op->attr, xt->dim[i].axis) ? (double)xt->dim[i].size : 1;
+  bool found = false;
+  if (contract_written(b, op->result, add, &n) == b->ret[0])
+    for (int i = 0; i < n; i++)
+      found = found || add[i].base == b->param[arg];
+  return found && k <= (double)gemm_in_place_k(b->val[op->result].type.dtype);
+}
+
+bool contract_in_place(const Func *f, OpId region, uint32_t arg) {
+  const Block *block = f->op[region].body;
+  bool contract = false;
+  for (uint32_t i = 0; i < block->n_ops; i++)
+    contract = contract || f->op[block->op[i]].code == OP_CONTRACT;
+  if (!contract)
+    return false;
+  Arena arena = {0};
+  Error err = {0};
+  Body b;
+  bool ok = body_init(&b, f, region, &arena, &err);
+  if (ok) {
+    body_collapse(&b);
+    ok = in_place(&b, arg);
+  }
+  arena_free(&arena);
+  return ok;
+}
+
 void contract_emit(Emit *e, RegionPlan *plan, const Nest *nest) {
   const BodyOp *op = &e->body->op[e->body->red[nest->contract]];
   const Type *ct = &e->body->val[op->result].type;

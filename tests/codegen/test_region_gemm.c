@@ -48,6 +48,47 @@ static void epilogue(void **state) {
   rig_run(&r, "gemm", out, 3, "epilogue");
 }
 
+/* Biases and residuals that the product's own phase adds: by column, by row, in another order, one and two of
+ * them. */
+static void addends(void **state) {
+  (void)state;
+  static const char *first[] = {"f=129", "b=2 t=33", "f=129 t=33", "b=2 t=33 f=129", ""};
+  for (int i = 0; i < 5; i++)
+    for (int two = 0; two < 2; two++) {
+      Rig r;
+      rig_init(&r);
+      r.tol = 1e-4;
+      Val x = rig_in(&r, DT_F32, "b=2 t=33 e=64", -1, 1), w = rig_in(&r, DT_F32, "e=64 f=129", -1, 1);
+      Val more = rig_in(&r, DT_F32, first[i], -1, 1), res = rig_in(&r, DT_F32, "b=2 t=33 f=129", -1, 1);
+      Axis e = ax(&r, "e");
+      Val h = ir_binary(&r.b, OP_ADD, ir_contract(&r.b, x, w, &e, 1), more);
+      if (two)
+        h = ir_binary(&r.b, OP_ADD, h, res);
+      rig_run(&r, "gemm", &h, 1, dims("addend %d %d", i, two));
+    }
+}
+
+/* A sum that goes on from chunk to chunk is kept in one buffer as long as k is one block. */
+static void in_place(void **state) {
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    Rig r;
+    rig_init(&r);
+    const char *k = i == 1 ? "k=700" : "k=64";
+    Val x = rig_in(&r, DT_F32, dims("%s m=100", k), -1, 1), y = rig_in(&r, DT_F32, dims("%s n=80", k), -1, 1);
+    Val acc = rig_in(&r, DT_F32, "m=100 n=80", -1, 1);
+    Axis ka = ax(&r, "k");
+    Val sum = ir_binary(&r.b, OP_ADD, acc, ir_contract(&r.b, x, y, &ka, 1));
+    ir_block_ret(r.f, r.body, i == 2 ? ir_binary(&r.b, OP_ADD, sum, acc) : sum);
+    Builder top = {r.f, r.f->body, {NONE, 0, 0}, &r.err};
+    Val res = ir_op(&top, OP_REGION, r.outer, r.n_in, &(Attr){.str = "gemm"}, r.body);
+    OpId region = r.f->val[res].def;
+    assert_int_equal(codegen_inplace(r.f, region, 0, 2), i == 0);
+    assert_false(codegen_inplace(r.f, region, 0, 0));
+    ir_module_free(r.m);
+  }
+}
+
 static void prologue(void **state) {
   (void)state;
   Rig r;
@@ -148,6 +189,7 @@ static void attention(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(orders_and_sizes),  cmocka_unit_test(epilogue),
+                                     cmocka_unit_test(addends),           cmocka_unit_test(in_place),
                                      cmocka_unit_test(prologue),          cmocka_unit_test(views),
                                      cmocka_unit_test(one_row_or_column), cmocka_unit_test(attention)};
   return cmocka_run_group_tests(tests, NULL, NULL);
