@@ -25,6 +25,8 @@ typedef struct {
   Role role;
   Type domain; /* what its loops run over, as a set of dims */
   bool reduces;
+  bool update; /* computes the next value of a parameter or state: pointwise, so that it can overwrite the
+                  last */
   Axis red[IR_MAX_RANK];
   uint32_t n_red;
   uint32_t *op; /* positions in the block, in order */
@@ -73,6 +75,8 @@ uint32_t fuse_pos(const Fuse *x, Val v);
 void fuse_copies_before(Func *f, Block *b, Error *err); /* operands of loops */
 void fuse_stacked(Func *f, const Block *outer, OpId loop, Error *err);
 void fuse_results(Func *f, Error *err);
+/* Results of that kind live in the memory of an argument. */
+bool is_persistent(ResKind k);
 /* A region "copy" of v at the end of the builder's block. */
 Val build_copy(Builder *b, Val v);
 /* v, or what it is a view of when the view covers all of it. */

@@ -103,6 +103,16 @@ static void reach_add(Fuse *x, Unit *u, const Unit *v) {
 
 /* ---- one unit ---- */
 
+static bool is_update(const Fuse *x, uint32_t p) {
+  const Op *op = &x->f->op[x->op[p]];
+  if (x->b != x->f->body)
+    return false;
+  for (uint32_t i = 0; i < x->b->n_ret; i++)
+    if (is_persistent(x->f->res[i].kind) && x->b->ret[i] == op->result && op->n_results == 1)
+      return true;
+  return false;
+}
+
 static void unit_new(Fuse *x, uint32_t p) {
   const Op *op = &x->f->op[x->op[p]];
   uint32_t id = x->n_units++;
@@ -120,6 +130,7 @@ static void unit_new(Fuse *x, uint32_t p) {
   if (u->role == ROLE_LOOP || op->n_results == 0)
     return;
   u->domain = *ir_type(x->f, op->result);
+  u->update = is_update(x, p);
   u->reduces = (ir_op_info[op->code].cls == CLASS_REDUCE && u->role == ROLE_FUSED) || op->code == OP_SOFTMAX;
   if (u->reduces) {
     u->domain = *ir_type(x->f, op->arg[0]);
@@ -130,7 +141,13 @@ static void unit_new(Fuse *x, uint32_t p) {
 
 /* ---- merging ---- */
 
+static bool pointwise_unit(const Unit *u) {
+  return u->role == ROLE_FUSED && !u->reduces;
+}
+
 static bool shapes_fuse(const Unit *a, const Unit *b) {
+  if ((a->update && !pointwise_unit(b)) || (b->update && !pointwise_unit(a)))
+    return false;
   bool scalar = a->domain.rank == 0 || b->domain.rank == 0;
   if (scalar)
     return a->domain.rank == b->domain.rank && a->role == ROLE_FUSED && b->role == ROLE_FUSED;
@@ -233,6 +250,7 @@ static void merge(Fuse *x, uint32_t into, uint32_t from) {
     a->n_red = b->n_red;
     memcpy(a->red, b->red, sizeof a->red);
   }
+  a->update |= b->update;
   b->dead = true;
   reach_add(x, a, b);
   for (uint32_t w = 0; w < x->n_units; w++)
@@ -257,7 +275,7 @@ static bool joins_scatter(Fuse *x, uint32_t p) {
   for (uint32_t k = 0; k < 2; k++) {
     uint32_t q = fuse_pos(x, op->arg[k]), other = fuse_pos(x, op->arg[1 - k]);
     if (q == NONE || q == other || x->f->op[x->op[q]].code != OP_SCATTER_ADD || x->n_users[q] != 1 ||
-        !type_equal(ir_type(x->f, op->arg[k]), ir_type(x->f, op->arg[1 - k])) ||
+        x->unit[x->home[p]].update || !type_equal(ir_type(x->f, op->arg[k]), ir_type(x->f, op->arg[1 - k])) ||
         (other != NONE && x->role[other] == ROLE_FREE) || would_cycle(x, x->home[q], x->home[p]))
       continue;
     merge(x, x->home[q], x->home[p]);

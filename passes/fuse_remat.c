@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MAX_LEAVES = 8, MAX_FLOPS = 16, SMALL = 8, MAX_AFTER = 40 };
+enum { MAX_LEAVES = 8, MAX_FLOPS = 16, SMALL = 8, MAX_AFTER = 40, NEAR = 48 };
 
 typedef struct {
   Val *v;
@@ -251,22 +251,55 @@ static void choose_material(Fuse *x, bool *forced) {
   }
 }
 
-/* Units over the same dims that read the same big values become one. */
-static bool join_readers(Fuse *x, const bool *forced) {
+/* Do the two read the same big values, so that joined they read them once? */
+static bool share_operands(const Fuse *x, const ValSet *a, const ValSet *b) {
+  double shared = 0, most = 0;
+  for (uint32_t i = 0; i < b->n; i++) {
+    double bytes = bytes_of(x, b->v[i]);
+    most = bytes > most ? bytes : most;
+    shared += set_has(a, b->v[i]) ? bytes : 0;
+  }
+  return most > 0 && shared >= most;
+}
+
+/* All that is as large as the loops has their dims in their order: one walk serves them all. */
+static bool same_order(const Fuse *x, const ValSet *args, const Type *domain) {
+  for (uint32_t i = 0; i < args->n; i++) {
+    Type t = *ir_type(x->f, args->v[i]);
+    t.dtype = domain->dtype;
+    if (t.rank == domain->rank && !type_equal(&t, domain))
+      return false;
+  }
+  return true;
+}
+
+/* Two that only sum up, over the same axes of values of one shape: one launch instead of two. */
+static bool sum_alike(const Fuse *x, const Traffic *t, uint32_t a, uint32_t b) {
+  const Unit *u = &x->unit[a], *v = &x->unit[b];
+  /* Far apart, one's operands would have to be kept until the other's exist. */
+  uint32_t apart = v->op[0] > u->op[0] ? v->op[0] - u->op[0] : u->op[0] - v->op[0];
+  if (apart > NEAR || !u->reduces || !v->reduces || t->args[a].n + t->args[b].n > MAX_LEAVES)
+    return false;
+  for (int side = 0; side < 2; side++) {
+    const Unit *w = side ? v : u;
+    for (uint32_t i = 0; i < w->n_ops; i++) {
+      const Op *op = &x->f->op[x->op[w->op[i]]];
+      if (x->exported[op->result] && type_count(ir_type(x->f, op->result)) * SMALL > type_count(&w->domain))
+        return false;
+    }
+  }
+  return same_order(x, &t->args[a], &u->domain) && same_order(x, &t->args[b], &u->domain);
+}
+
+/* Units over the same dims become one where that saves reading or a launch. */
+static bool join_siblings(Fuse *x, const bool *forced) {
   Traffic t = decide(x, forced);
   bool any = false;
   for (uint32_t a = 0; a < x->n_units; a++)
     for (uint32_t b = a + 1; b < x->n_units; b++) {
       if (x->unit[a].dead || x->unit[b].dead || x->unit[a].role != ROLE_FUSED ||
-          x->unit[b].role != ROLE_FUSED)
-        continue;
-      double shared = 0, most = 0;
-      for (uint32_t i = 0; i < t.args[b].n; i++) {
-        double bytes = bytes_of(x, t.args[b].v[i]);
-        most = bytes > most ? bytes : most;
-        shared += set_has(&t.args[a], t.args[b].v[i]) ? bytes : 0;
-      }
-      if (most == 0 || shared < most || !units_join(x, a, b))
+          x->unit[b].role != ROLE_FUSED ||
+          !(share_operands(x, &t.args[a], &t.args[b]) || sum_alike(x, &t, a, b)) || !units_join(x, a, b))
         continue;
       any = true;
       for (uint32_t i = 0; i < t.args[b].n; i++)
@@ -281,7 +314,7 @@ void fuse_remat(Fuse *x) {
   x->exported = ARENA_ARRAY(&x->mem, bool, x->f->n_vals);
   x->remat = ARENA_ARRAY(&x->mem, bool, x->n);
   choose_material(x, forced);
-  if (join_readers(x, forced)) {
+  if (join_siblings(x, forced)) {
     memset(forced, 0, x->f->n_vals * sizeof *forced);
     choose_material(x, forced);
   }

@@ -109,7 +109,7 @@ void fuse_stacked(Func *f, const Block *outer, OpId loop, Error *err) {
 
 /* ---- results of the function ---- */
 
-static bool persistent(ResKind k) {
+bool is_persistent(ResKind k) {
   return k == RES_PARAM || k == RES_OPT || k == RES_STATE;
 }
 
@@ -164,7 +164,7 @@ static bool in_place(const Func *f, uint32_t i) {
   if (!owns_memory(f, v))
     return false;
   for (uint32_t k = 0; k < i; k++)
-    if (persistent(f->res[k].kind) && b->ret[k] == v)
+    if (is_persistent(f->res[k].kind) && b->ret[k] == v)
       return false;
   if (a == NONE)
     return true;
@@ -190,7 +190,7 @@ static void move_updates(Func *f) {
   Arena mem = {0};
   bool *early = ARENA_ARRAY(&mem, bool, f->n_vals); /* somebody else needs it */
   for (uint32_t i = 0; i < b->n_ret; i++)
-    early[b->ret[i]] |= !persistent(f->res[i].kind);
+    early[b->ret[i]] |= !is_persistent(f->res[i].kind);
   for (uint32_t p = 0; p < b->n_ops; p++)
     for (uint32_t k = 0; k < f->op[b->op[p]].n_args; k++)
       early[f->op[b->op[p]].arg[k]] = true;
@@ -223,7 +223,7 @@ void fuse_results(Func *f, Error *err) {
   for (uint32_t i = 0; i < b->n_ret && err->cls == ERR_NONE; i++) {
     Val v = b->ret[i];
     bool own = owns_memory(f, v);
-    if (persistent(f->res[i].kind)) {
+    if (is_persistent(f->res[i].kind)) {
       /* Another parameter, or part of one, as it was before this step. */
       if (v != target_of(f, i) && f->val[alias_root(f, v)].def == NONE)
         b->ret[i] = build_copy(&e, v);
@@ -234,6 +234,6 @@ void fuse_results(Func *f, Error *err) {
   name_updates(f);
   move_updates(f);
   for (uint32_t i = 0; i < b->n_ret && err->cls == ERR_NONE; i++)
-    if (persistent(f->res[i].kind) && b->ret[i] != target_of(f, i) && !in_place(f, i))
+    if (is_persistent(f->res[i].kind) && b->ret[i] != target_of(f, i) && !in_place(f, i))
       b->ret[i] = build_copy(&e, b->ret[i]);
 }
