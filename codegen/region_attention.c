@@ -81,7 +81,8 @@ static bool roles_of(const Types *t, const Axis *axis, uint32_t n, bool grad, Ro
     AttentionDim x = dim_of(t, d.axis, d.size);
     bool in_k = type_has(t->k, d.axis), in_v = type_has(t->v, d.axis);
     if (among(axis, n, d.axis)) {
-      if (!in_k || in_v || !join(&s->head, x))
+      x.v = x.o = x.d_o = 0; /* the columns of v may have the same axis */
+      if (!in_k || !join(&s->head, x))
         return false;
     } else if (i == widest) {
       s->row = x;
@@ -107,7 +108,10 @@ static bool roles_of(const Types *t, const Axis *axis, uint32_t n, bool grad, Ro
   }
   for (int i = 0; i < t->v->rank; i++) {
     Dim d = t->v->dim[i];
-    if (!type_has(t->q, d.axis) && !type_has(t->k, d.axis) && !join(&s->value, dim_of(t, d.axis, d.size)))
+    bool column = among(axis, n - 1, d.axis) || (!type_has(t->q, d.axis) && !type_has(t->k, d.axis));
+    AttentionDim x = dim_of(t, d.axis, d.size);
+    x.q = x.k = 0;
+    if (column && !join(&s->value, x))
       return false;
   }
   return attention_thread_scratch(s, grad) >= 0;
