@@ -12,6 +12,7 @@ typedef struct {
   Axis axis[N_AXES];
   int64_t size[N_AXES], limit; /* of elements */
   int fresh;
+  DType real;
 } Gen;
 
 static uint64_t pick(Gen *g, uint64_t n) {
@@ -55,11 +56,11 @@ static void add_input(Gen *g) {
       snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%s%d", *dims ? " " : "", name,
                (int)g->size[k]);
   }
-  keep(g, rig_in(&g->r, DT_F32, dims, -1, 1));
+  keep(g, rig_in(&g->r, g->real, dims, -1, 1));
 }
 
 static void add_scalar(Gen *g) {
-  keep(g, rig_in(&g->r, DT_F32, "", -1, 1));
+  keep(g, rig_in(&g->r, g->real, "", -1, 1));
 }
 
 static void add_pointwise(Gen *g) {
@@ -69,7 +70,7 @@ static void add_pointwise(Gen *g) {
   if (pick(g, 2)) {
     keep(g, ir_unary(b, one[pick(g, 6)], any(g)));
   } else {
-    Val half = ir_const(b, DT_F32, 0.5);
+    Val half = ir_const(b, g->real, 0.5);
     keep(g, ir_binary(b, OP_MUL, half, ir_binary(b, two[pick(g, 5)], any(g), any(g))));
   }
 }
@@ -154,7 +155,7 @@ static void add_reduction(Gen *g) {
   }
   OpCode c = ops[pick(g, 4)];
   Val v = ir_reduce(&g->r.b, c, x, axes, n);
-  keep(g, c == OP_SUM ? ir_binary(&g->r.b, OP_MUL, v, ir_const(&g->r.b, DT_F32, 1.0 / (double)count)) : v);
+  keep(g, c == OP_SUM ? ir_binary(&g->r.b, OP_MUL, v, ir_const(&g->r.b, g->real, 1.0 / (double)count)) : v);
 }
 
 static void add_contraction(Gen *g) {
@@ -169,7 +170,7 @@ static void add_contraction(Gen *g) {
     }
   if (n)
     keep(g, ir_binary(&g->r.b, OP_MUL, ir_contract(&g->r.b, x, y, axes, n),
-                      ir_const(&g->r.b, DT_F32, 1.0 / (double)count)));
+                      ir_const(&g->r.b, g->real, 1.0 / (double)count)));
 }
 
 static void add_gather(Gen *g) {
@@ -191,7 +192,8 @@ static void one_region(uint64_t seed) {
   bool large = seed % 10 == 9; /* enough elements for several tasks and split reductions */
   Gen g = {.limit = large ? LARGE : SMALL, .seed = seed * 0x9E3779B97F4A7C15ull + 1};
   rig_init(&g.r);
-  g.r.tol = 3e-4;
+  g.real = seed % 3 == 2 ? DT_F64 : DT_F32;
+  g.r.tol = g.real == DT_F64 ? 1e-10 : 3e-4;
   rig_next(&g.seed);
   for (int k = 0; k < N_AXES; k++) {
     char name[16];
