@@ -191,7 +191,7 @@ static Traffic decide(Fuse *x, const bool *forced) {
     if (x->home[p] == NONE || op->n_results != 1 || !x->exported[v] || t.memory[v] || !is_cheap(x, p))
       continue;
     Recipe r = {.count = type_count(ir_type(x->f, v))};
-    if (find_recipe(x, p, &r) && cost_again(x, &t, v, &r) < bytes_of(x, v) * (1 + t.users[v].n))
+    if (find_recipe(x, p, &r) && cost_again(x, &t, v, &r) <= bytes_of(x, v) * (1 + t.users[v].n))
       compute_again(x, &t, p, v, &r);
   }
   bool closed = false;
