@@ -89,11 +89,11 @@ static double measure(const Target *target, int64_t heads, int64_t t, int64_t d,
   Arena arena = {0};
   Object object;
   AttentionSpec s = {.dtype = DT_F32};
-  s.outer = (AttentionDims){{{heads, t * d, t * d, t * d, t * d, t}}, 1};
-  s.row = (AttentionDim){t, d, 0, 0, d, 1};
-  s.key = (AttentionDim){t, 0, d, d, 0, 0};
-  s.head = (AttentionDim){d, 1, 1, 0, 0, 0};
-  s.value = (AttentionDim){d, 0, 0, 1, 1, 0};
+  s.outer = (AttentionDims){{{heads, t * d, t * d, t * d, t * d, t, t * d}}, 1};
+  s.row = (AttentionDim){t, d, 0, 0, d, 1, d};
+  s.key = (AttentionDim){t, 0, d, d, 0, 0, 0};
+  s.head = (AttentionDim){d, 1, 1, 0, 0, 0, 0};
+  s.value = (AttentionDim){d, 0, 0, 1, 1, 0, 1};
   Gen *g = gen_new(target, "attention", err);
   if (!g || !emit(g, &s, backward, causal, &arena, err) ||
       !gen_optimize(

@@ -429,8 +429,12 @@ static Types types_of(const Func *f, const Op *op) {
   const Type *arg[6] = {0};
   for (uint32_t i = 0; i < op->n_args && i < 6; i++)
     arg[i] = &f->val[op->arg[i]].type;
-  return (Types){arg[ARG_Q], arg[ARG_K], arg[ARG_V], grad ? arg[ARG_O] : &f->val[op->result].type,
-                 grad ? arg[ARG_LSE] : &f->val[op->result + 1].type, grad ? arg[ARG_DO] : NULL};
+  return (Types){arg[ARG_Q],
+                 arg[ARG_K],
+                 arg[ARG_V],
+                 grad ? arg[ARG_O] : &f->val[op->result].type,
+                 grad ? arg[ARG_LSE] : &f->val[op->result + 1].type,
+                 grad ? arg[ARG_DO] : NULL};
 }
 
 static bool find_depends(const Body *b, bool *depends) {
