@@ -455,7 +455,7 @@ static void find_token_axes(const Module *m, Plan *p) {
   }
 }
 
-int front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out) {
+static int build_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out) {
   Arena *arena = src->arena;
   Module *m = ir_module_new();
   Model *model = ARENA_NEW(&m->arena, Model);
@@ -483,6 +483,25 @@ int front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out) 
   model->n_warnings = diag->n_warnings;
   *out = model;
   return 0;
+}
+
+/* Is the program right without the overrides? Then the command line is what is wrong. */
+static bool right_as_written(const FrontOptions *opt) {
+  FrontOptions plain = *opt;
+  plain.n_set = 0;
+  Arena arena = {0};
+  Sources src = {.arena = &arena};
+  Diag diag = {.sources = &src};
+  Model *m = NULL;
+  bool right = build_model(&plain, &src, &diag, &m) == 0;
+  front_free(m);
+  arena_free(&arena);
+  return right;
+}
+
+int front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out) {
+  int code = build_model(opt, src, diag, out);
+  return code == ERR_INPUT && opt->n_set && right_as_written(opt) ? ERR_USAGE : code;
 }
 
 void front_free(Model *m) {

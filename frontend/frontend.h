@@ -93,7 +93,8 @@ typedef struct {
  * RES_STATE. update.K: args ARG_PARAM K, ARG_GRAD K, ARG_OPT of K, ARG_FACTOR of its group, ARG_SCALAR step.
  * Results RES_PARAM K, RES_OPT. schedule.G: arg ARG_SCALAR step. Results RES_SCALAR "factor" and "lr" (f64).
  */
-/* Returns an exit code: 0, 1 (diagnostics) or 2 (no such plan, several plans, an unknown override: diagnostics too). */
+/* Returns an exit code: 0, 1 (diagnostics) or 2 (no such plan, several plans, an override that is unknown or makes a
+ * right program wrong: diagnostics too). */
 int front_model(const FrontOptions *opt, Sources *src, Diag *diag, Model **out);
 void front_free(Model *m);
 

@@ -55,10 +55,59 @@ static bool find_tensors(Data *d, const TensorFile *f, const char *path, const F
   return true;
 }
 
+static bool check_row(const char *path, const FileTensor *t, const DataInput *in, const void *row, int64_t n,
+                      int64_t from, Error *err) {
+  for (int64_t i = 0; i < n && in->limit > 0; i++) {
+    int64_t id = in->dtype == DT_I32   ? ((const int32_t *)row)[i]
+                 : in->dtype == DT_I64 ? ((const int64_t *)row)[i]
+                                       : 0;
+    if (id < 0 || id >= in->limit) {
+      return error_set(
+          err, ERR_INPUT,
+          "%s: tensor '%s' row %lld holds %lld, outside the axis of size %lld that input '%s' indexes", path,
+          t->name, (long long)from, (long long)id, (long long)in->limit, in->name);
+    }
+  }
+  return true;
+}
+
+/* Every id of the file, before anything is trained. */
+static bool check_ids(const Data *d, const char *path, const FileTensor *const *tensor, Error *err) {
+  enum { BLOCK = 1 << 16 };
+  for (uint32_t i = 0; i < d->n_inputs; i++) {
+    const DataInput *in = &d->input[i];
+    const FileTensor *t = tensor[i];
+    int64_t row = t->size[0] ? t->count / t->size[0] : 0;
+    int64_t step = row && row < BLOCK ? BLOCK / row : 1;
+    if (in->limit <= 0 || row == 0) {
+      continue;
+    }
+    Arena a = {0};
+    void *ids = arena_alloc_array(&a, (size_t)(step * row), dtype_bytes(in->dtype));
+    bool ok = true;
+    for (int64_t from = 0; ok && from < t->size[0]; from += step) {
+      int64_t n = t->size[0] - from < step ? t->size[0] - from : step;
+      ok = filetensor_read(t, from * row, n * row, in->dtype, ids, err);
+      for (int64_t k = 0; ok && k < n; k++) {
+        ok = check_row(path, t, in, (const char *)ids + (size_t)(k * row) * dtype_bytes(in->dtype), row,
+                       from + k, err);
+      }
+    }
+    arena_free(&a);
+    if (!ok) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool source_open_arrays(Data *d, const DataOptions *o, Error *err) {
   int64_t rows;
   d->tensors = tensorfile_open(o->path, err);
   if (!d->tensors || !find_tensors(d, d->tensors, o->path, &d->train.tensor, &rows, err)) {
+    return false;
+  }
+  if (!check_ids(d, o->path, d->train.tensor, err)) {
     return false;
   }
   source_note_file(d, o->path);
@@ -66,7 +115,8 @@ bool source_open_arrays(Data *d, const DataOptions *o, Error *err) {
   if (o->eval_path) {
     d->eval_tensors = tensorfile_open(o->eval_path, err);
     if (!d->eval_tensors ||
-        !find_tensors(d, d->eval_tensors, o->eval_path, &d->eval.tensor, &d->eval.n, err)) {
+        !find_tensors(d, d->eval_tensors, o->eval_path, &d->eval.tensor, &d->eval.n, err) ||
+        !check_ids(d, o->eval_path, d->eval.tensor, err)) {
       return false;
     }
     source_note_file(d, o->eval_path);
@@ -80,29 +130,14 @@ bool source_open_arrays(Data *d, const DataOptions *o, Error *err) {
   return true;
 }
 
-static bool check_row(const Data *d, const FileTensor *t, const DataInput *in, const void *row, int64_t n,
-                      int64_t from, Error *err) {
-  for (int64_t i = 0; i < n && in->limit > 0; i++) {
-    int64_t id = in->dtype == DT_I32   ? ((const int32_t *)row)[i]
-                 : in->dtype == DT_I64 ? ((const int64_t *)row)[i]
-                                       : 0;
-    if (id < 0 || id >= in->limit) {
-      return error_set(
-          err, ERR_INPUT,
-          "%s: tensor '%s' row %lld holds %lld, outside the axis of size %lld that input '%s' indexes",
-          d->path, t->name, (long long)from, (long long)id, (long long)in->limit, in->name);
-    }
-  }
-  return true;
-}
-
 bool source_read_row(const Data *d, const Part *p, int64_t from, int64_t row, void *const *out, Error *err) {
+  const char *path = p == &d->eval && d->eval_path ? d->eval_path : d->path;
   for (uint32_t i = 0; i < d->n_inputs; i++) {
     const DataInput *in = &d->input[i];
     const FileTensor *t = p->tensor[i];
     int64_t n = t->size[0] ? t->count / t->size[0] : 0;
     char *to = (char *)out[i] + (size_t)(row * n) * dtype_bytes(in->dtype);
-    if (!filetensor_read(t, from * n, n, in->dtype, to, err) || !check_row(d, t, in, to, n, from, err)) {
+    if (!filetensor_read(t, from * n, n, in->dtype, to, err) || !check_row(path, t, in, to, n, from, err)) {
       return false;
     }
   }
