@@ -89,7 +89,13 @@ typedef struct {
   LLVMValueRef v; /* a scalar when uniform, else <W x T> */
   bool uniform;
   Scope *scope;
+  bool affine; /* an int that is idx in every lane */
+  Idx idx;
 } Ev;
+
+static inline Ev ev(LLVMValueRef v, bool uniform, Scope *scope) {
+  return (Ev){.v = v, .uniform = uniform, .scope = scope};
+}
 
 typedef struct Memo Memo;
 

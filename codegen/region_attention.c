@@ -286,7 +286,7 @@ static void score(void *ctx, const AttentionPoint *point, LLVMValueRef raw, LLVM
   c->in = scope_child(e, c->row, LLVMGetInsertBlock(e->b));
   e->mask = point->mask;
   map_of(c, t, map);
-  memo_put(e, p, map, (Ev){raw, false, c->in});
+  memo_put(e, p, map, ev(raw, false, c->in));
   *s = lanes_at(c, ret);
   if (slope) {
     memset(c->tangent, 0, c->body.n_vals * sizeof *c->tangent);

@@ -17,7 +17,7 @@ void eval_fail(Emit *e, const char *what) {
 }
 
 static Ev poison(Emit *e, Val v) {
-  return (Ev){LLVMGetUndef(elem_type(e, e->body->val[v].type.dtype)), true, e->root};
+  return ev(LLVMGetUndef(elem_type(e, e->body->val[v].type.dtype)), true, e->root);
 }
 
 static bool all_uniform(const Idx *map, int rank) {
@@ -63,6 +63,43 @@ static const Type *type_of(Emit *e, Val v) {
   return &e->body->val[v].type;
 }
 
+/* ---- ints as indices ---- */
+
+static Idx as_index(Emit *e, Ev v, DType d) {
+  if (v.affine)
+    return v.idx;
+  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
+  at(e, v.scope);
+  LLVMTypeRef t = v.uniform ? i64 : lanes_type(e, i64);
+  LLVMValueRef x = d == DT_I64                  ? v.v
+                   : d == DT_U8 || d == DT_BOOL ? LLVMBuildZExt(e->b, v.v, t, "")
+                                                : LLVMBuildSExt(e->b, v.v, t, "");
+  return v.uniform ? idx_var(e, x, 0, 1, v.scope) : (Idx){.vec = x, .mult = 1, .scope = v.scope};
+}
+
+/* Sums and multiples of indices stay indices: windows and shifts are then contiguous loads. */
+static void keep_affine(Emit *e, const BodyOp *op, const Ev *arg, DType d, Ev *r) {
+  if (r->uniform || (d != DT_I32 && d != DT_I64) || op->n_args != 2 ||
+      (op->code != OP_ADD && op->code != OP_SUB && op->code != OP_MUL))
+    return;
+  for (int k = 0; k < 2; k++)
+    if (!arg[k].affine && !arg[k].uniform)
+      return;
+  Idx x = as_index(e, arg[0], d), y = as_index(e, arg[1], d);
+  int64_t c;
+  if (op->code == OP_ADD)
+    r->idx = idx_sum(e, x, y);
+  else if (op->code == OP_SUB)
+    r->idx = idx_sum(e, x, idx_scale(e, y, -1));
+  else if (arg[0].uniform && const_i64(x.base, &c))
+    r->idx = idx_scale(e, y, c);
+  else if (arg[1].uniform && const_i64(y.base, &c))
+    r->idx = idx_scale(e, x, c);
+  else
+    return;
+  r->affine = !r->idx.vec;
+}
+
 /* ---- pointwise ---- */
 
 static Ev eval_pointwise(Emit *e, const BodyOp *op, const Idx *map) {
@@ -83,6 +120,7 @@ static Ev eval_pointwise(Emit *e, const BodyOp *op, const Idx *map) {
   for (uint32_t k = 0; k < op->n_args; k++)
     v[k] = r.uniform ? arg[k].v : as_lanes(e, arg[k]);
   r.v = pointwise(e, op->code, v, type_of(e, op->arg[0])->dtype, t->dtype, !r.uniform);
+  keep_affine(e, op, arg, t->dtype, &r);
   return r;
 }
 
@@ -110,7 +148,26 @@ static Ev choose(Emit *e, Cond c, Ev x, Ev y) {
 }
 
 static Ev zero_of(Emit *e, DType d) {
-  return (Ev){const_elem(e, d, 0), true, e->root};
+  return ev(const_elem(e, d, 0), true, e->root);
+}
+
+typedef struct {
+  LLVMValueRef pred;
+  Scope *scope;
+} Pred;
+
+/* From here on lanes outside of c are not read; returns what held before. */
+static Pred push_pred(Emit *e, Cond c) {
+  Pred old = {e->pred, e->pred_scope};
+  e->pred_scope = old.pred ? deeper(old.scope, c.scope) : c.scope;
+  at(e, e->pred_scope);
+  e->pred = old.pred ? LLVMBuildAnd(e->b, old.pred, c.v, "") : c.v;
+  return old;
+}
+
+static void pop_pred(Emit *e, Pred old) {
+  e->pred = old.pred;
+  e->pred_scope = old.scope;
 }
 
 /* The value of x at map, whose dim k is the index a that may be out of range: never loads out there. */
@@ -119,15 +176,10 @@ static Ev eval_guarded(Emit *e, Val x, Idx *map, int k, Idx a, Cond c) {
     map[k] = idx_clamp(e, a, c.v);
     return region_eval(e, x, map);
   }
-  LLVMValueRef pred = e->pred;
-  Scope *scope = e->pred_scope;
-  e->pred_scope = pred ? deeper(scope, c.scope) : c.scope;
-  at(e, e->pred_scope);
-  e->pred = pred ? LLVMBuildAnd(e->b, pred, c.v, "") : c.v;
+  Pred old = push_pred(e, c);
   map[k] = a;
   Ev r = region_eval(e, x, map);
-  e->pred = pred;
-  e->pred_scope = scope;
+  pop_pred(e, old);
   return r;
 }
 
@@ -160,16 +212,6 @@ static Ev eval_concat(Emit *e, const BodyOp *op, const Idx *map) {
   return r;
 }
 
-static Idx as_index(Emit *e, Ev v, DType d) {
-  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
-  at(e, v.scope);
-  LLVMTypeRef t = v.uniform ? i64 : lanes_type(e, i64);
-  LLVMValueRef x = d == DT_I64                  ? v.v
-                   : d == DT_U8 || d == DT_BOOL ? LLVMBuildZExt(e->b, v.v, t, "")
-                                                : LLVMBuildSExt(e->b, v.v, t, "");
-  return v.uniform ? idx_var(e, x, 0, 1, v.scope) : (Idx){.vec = x, .mult = 1, .scope = v.scope};
-}
-
 static Cond both(Emit *e, Cond a, Cond b) {
   if (!a.v || !b.v)
     return a.v ? a : b;
@@ -185,7 +227,7 @@ static Ev eval_gather(Emit *e, const BodyOp *op, const Idx *map) {
   const Type *t = type_of(e, op->result), *xt = type_of(e, op->arg[0]);
   Idx m[IR_MAX_RANK];
   operand_map(t, map, xt, m);
-  Cond all = {0};
+  Cond all = {0}, lanes = {0}; /* lanes: of indices that are read in place under a predicate */
   for (uint32_t k = 0; k < op->attr.n_axis; k++) {
     Val iv = op->arg[1 + k];
     Idx im[IR_MAX_RANK];
@@ -196,10 +238,20 @@ static Ev eval_gather(Emit *e, const BodyOp *op, const Idx *map) {
     int p = type_find(xt, op->attr.axis[k]);
     Idx a = as_index(e, i, type_of(e, iv)->dtype);
     Cond c = in_range(e, a, xt->dim[p].size);
-    m[p] = idx_clamp(e, a, c.v);
     all = both(e, all, c);
+    if (c.v && !c.uniform && !a.vec) {
+      lanes = both(e, lanes, c);
+      m[p] = a;
+    } else {
+      m[p] = idx_clamp(e, a, c.v);
+    }
   }
-  return choose(e, all, region_eval(e, op->arg[0], m), zero_of(e, t->dtype));
+  Pred old = {e->pred, e->pred_scope};
+  if (lanes.v)
+    push_pred(e, lanes);
+  Ev x = region_eval(e, op->arg[0], m);
+  pop_pred(e, old);
+  return choose(e, all, x, zero_of(e, t->dtype));
 }
 
 static Ev eval_split(Emit *e, const BodyOp *op, const Idx *map) {
@@ -254,6 +306,8 @@ static Ev eval_iota(Emit *e, const Idx *map) {
   LLVMValueRef i = r.uniform ? map[0].base : idx_vector(e, map[0]);
   at(e, r.scope);
   r.v = LLVMBuildTrunc(e->b, i, r.uniform ? i32 : lanes_type(e, i32), "");
+  r.affine = !map[0].vec;
+  r.idx = map[0];
   return r;
 }
 
@@ -269,7 +323,7 @@ static Ev dispatch(Emit *e, Val v, const Idx *map) {
   if (op_is_pointwise(op->code))
     return eval_pointwise(e, op, map);
   switch (op->code) {
-  case OP_CONST: return (Ev){const_elem(e, op->attr.dtype, op->attr.f), true, e->root};
+  case OP_CONST: return ev(const_elem(e, op->attr.dtype, op->attr.f), true, e->root);
   case OP_IOTA: return eval_iota(e, map);
   case OP_RANDOM: return random_eval(e, v, map);
   case OP_PAD: return eval_pad(e, op, map);

@@ -84,7 +84,7 @@ Ev random_eval(Emit *e, Val v, const Idx *map) {
     loops = LLVMBuildAdd(e->b, LLVMBuildAdd(e->b, loops, i, ""), LLVMConstInt(i32, 1, false), "");
   }
   if (e->failed)
-    return (Ev){LLVMGetUndef(elem_type(e, t->dtype)), true, e->root};
+    return ev(LLVMGetUndef(elem_type(e, t->dtype)), true, e->root);
   LLVMValueRef element = r.vector ? idx_vector(e, lin) : lin.base;
   at(e, out.scope);
   LLVMValueRef up =

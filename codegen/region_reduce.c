@@ -391,7 +391,7 @@ void reduce_group(Emit *e, uint32_t r, const Idx *map, const Range *range, uint6
   for (int k = 0; k < g.n && !e->failed; k++) {
     Idx m[IR_MAX_RANK];
     operand_map(&b->val[op->result].type, map, &b->val[g.member[k].op->result].type, m);
-    memo_put(e, g.member[k].op->result, m, (Ev){g.member[k].acc, uniform, g.scope});
+    memo_put(e, g.member[k].op->result, m, ev(g.member[k].acc, uniform, g.scope));
   }
 }
 
@@ -435,6 +435,6 @@ Ev reduce_eval(Emit *e, Val v, const Idx *map) {
   reduce_group(e, r, map, NULL, 0);
   Ev out;
   if (!memo_get(e, v, map, &out))
-    out = (Ev){LLVMGetUndef(elem_type(e, e->body->val[v].type.dtype)), true, e->root};
+    out = ev(LLVMGetUndef(elem_type(e, e->body->val[v].type.dtype)), true, e->root);
   return out;
 }

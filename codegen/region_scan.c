@@ -58,7 +58,7 @@ static void scan_step(Scan *sc, Scope *s, LLVMValueRef *acc, bool vector) {
     operand_map(&sc->loops, sc->idx, t, m);
     for (int k = 0; k < t->rank; k++) /* as region_eval does */
       m[k] = t->dim[k].size == 1 ? idx_const(e, 0) : m[k];
-    memo_put(e, op->result, m, (Ev){sum, !vector, s});
+    memo_put(e, op->result, m, ev(sum, !vector, s));
   }
   Ev *v = ARENA_ARRAY(e->arena, Ev, b->n_rets + 1);
   for (uint32_t i = 0; i < b->n_rets; i++) {

@@ -87,7 +87,7 @@ static void start_lanes(void *ctx, Scope *s, Idx lane) {
   if (sc->lane >= 0)
     sc->kept_idx[sc->lane] = lane;
   Idx lin = result_index(sc);
-  Ev v = {const_elem(e, sc->result->dtype, 0), true, e->root};
+  Ev v = ev(const_elem(e, sc->result->dtype, 0), true, e->root);
   if (sc->start != NONE) {
     lin.scope = deeper(lin.scope, s);
     v = load_at(e, e->in[e->body->val[sc->start].index], sc->result->dtype, lin);
@@ -112,7 +112,7 @@ static void add_lanes(void *ctx, Scope *s, Idx lane) {
   at(e, s);
   bool vector = sc->lane >= 0;
   LLVMValueRef v[] = {old.v, vector ? as_lanes(e, g) : g.v};
-  store_at(e, sc->out, d, lin, (Ev){pointwise(e, OP_ADD, v, d, d, vector), !vector, s}, s);
+  store_at(e, sc->out, d, lin, ev(pointwise(e, OP_ADD, v, d, d, vector), !vector, s), s);
 }
 
 static void run_lanes(Scatter *sc, Scope *s, LaneFn fn) {

@@ -24,7 +24,7 @@ static void load_keys(void *ctx, Scope *s, Idx i) {
   if (e->failed)
     return;
   store_at(e, so->keys, so->d, i, x, s);
-  store_at(e, so->used, DT_BOOL, i, (Ev){LLVMConstNull(LLVMInt1TypeInContext(e->ctx)), true, e->root}, s);
+  store_at(e, so->used, DT_BOOL, i, ev(LLVMConstNull(LLVMInt1TypeInContext(e->ctx)), true, e->root), s);
 }
 
 static void scan_keys(void *ctx, Scope *s, Idx i) {
@@ -62,7 +62,7 @@ static void pick(Sort *so, Scope *s, Idx j) {
   LLVMValueRef pos = LLVMBuildLoad2(e->b, lanes_type(e, i32), so->pos, "");
   pick_tree(e, so->d, so->largest, &best, &pos);
   LLVMValueRef at_pos = LLVMBuildZExt(e->b, pos, LLVMInt64TypeInContext(e->ctx), "");
-  Ev one = {LLVMConstInt(LLVMInt1TypeInContext(e->ctx), 1, false), true, e->root};
+  Ev one = ev(LLVMConstInt(LLVMInt1TypeInContext(e->ctx), 1, false), true, e->root);
   store_at(e, so->used, DT_BOOL, idx_var(e, at_pos, 0, 1, s), one, s);
   for (uint32_t r = 0; r < b->n_rets; r++) {
     const Type *t = &b->val[b->ret[r]].type;
@@ -72,7 +72,7 @@ static void pick(Sort *so, Scope *s, Idx j) {
       int p = type_find(&so->loops, t->dim[k].axis);
       m[k] = t->dim[k].axis == so->op->attr.axis[1] ? j : so->idx[p];
     }
-    store_at(e, e->out[r], index ? DT_I32 : so->d, idx_linear(e, t, m), (Ev){index ? pos : best, true, s}, s);
+    store_at(e, e->out[r], index ? DT_I32 : so->d, idx_linear(e, t, m), ev(index ? pos : best, true, s), s);
   }
 }
 

@@ -182,8 +182,13 @@ static void add_gather(Gen *g) {
   Val i = ir_iota(&g->r.b, g->axis[k], g->size[k]);
   if (g->axis[k] == d.axis)
     return;
-  i = ir_binary(&g->r.b, OP_SUB, ir_binary(&g->r.b, OP_MUL, i, ir_const(&g->r.b, DT_I32, 2)),
-                ir_const(&g->r.b, DT_I32, 3));
+  Val step = ir_const(&g->r.b, DT_I32, (double)pick(g, 3)),
+      shift = ir_const(&g->r.b, DT_I32, (double)pick(g, 20));
+  i = ir_binary(&g->r.b, OP_SUB, ir_binary(&g->r.b, OP_MUL, i, step), shift);
+  if (pick(g, 2)) /* a window: two axes joined */
+    i = ir_binary(&g->r.b, OP_ADD, i, ir_iota(&g->r.b, fresh_axis(g), 3));
+  if (pick(g, 3) == 0)
+    i = ir_binary(&g->r.b, OP_SUB, ir_const(&g->r.b, DT_I32, 5), i);
   keep(g, ir_gather(&g->r.b, x, &d.axis, &i, 1));
 }
 
