@@ -48,21 +48,46 @@ static bool supported(DType d) {
   return d == DT_F32 || d == DT_F64 || d == DT_I32 || d == DT_I64 || d == DT_U8 || d == DT_BOOL;
 }
 
-/* Values computed from a running sum may only be used pointwise. */
-static bool scan_uses_ok(const Func *f, const Block *b) {
+/* Running sums of one shape; what is computed from them is used pointwise only; all results have their dims.
+ */
+static bool scan_ok(const Func *f, const Block *b) {
   Arena a = {0};
   bool ok = true, *tainted = ARENA_ARRAY(&a, bool, f->n_vals + 1);
+  const Op *first = NULL;
   for (uint32_t i = 0; i < b->n_ops && ok; i++) {
     const Op *op = &f->op[b->op[i]];
-    bool in = false;
+    bool in = false, sum = op->code == OP_CUMSUM;
     for (uint32_t k = 0; k < op->n_args; k++)
       in |= tainted[op->arg[k]];
-    ok = !in || op_is_pointwise(op->code) || op->code == OP_CUMSUM || op->code == OP_BROADCAST;
+    ok = !in || op_is_pointwise(op->code) || sum || op->code == OP_BROADCAST;
+    first = sum && !first ? op : first;
+    if (sum)
+      ok = ok && op->attr.axis[0] == first->attr.axis[0] && op->attr.num[0] == first->attr.num[0] &&
+           type_same_dims(&f->val[op->result].type, &f->val[first->result].type);
     for (uint32_t r = 0; r < op->n_results; r++)
-      tainted[op->result + r] = in || op->code == OP_CUMSUM;
+      tainted[op->result + r] = in || sum;
   }
+  for (uint32_t i = 0; i < b->n_ret && ok; i++)
+    ok = type_same_dims(&f->val[b->ret[i]].type, &f->val[first->result].type);
   arena_free(&a);
   return ok;
+}
+
+/* The result is the scatter, or its sum with a param of the same type. */
+static bool scatter_ok(const Func *f, const Block *b) {
+  OpId d = b->n_ret == 1 ? f->val[b->ret[0]].def : NONE;
+  if (d == NONE || f->op[d].code == OP_SCATTER_ADD)
+    return d != NONE;
+  const Op *add = &f->op[d];
+  for (uint32_t k = 0; k < 2 && add->code == OP_ADD; k++) {
+    OpId from = f->val[add->arg[k]].def;
+    Val other = add->arg[1 - k];
+    if (from != NONE && f->op[from].code == OP_SCATTER_ADD && f->val[other].def == NONE &&
+        type_equal(&f->val[other].type, &f->val[add->result].type) &&
+        type_equal(&f->val[other].type, &f->val[add->arg[k]].type))
+      return true;
+  }
+  return false;
 }
 
 static bool no(char *why, size_t size, const char *text) {
@@ -101,15 +126,14 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
     return no(why, size, "more than 64 reductions and contractions");
   if (count[KIND_SORT] > 1 || count[KIND_SCATTER] > 1)
     return no(why, size, "two sorts or scatters in one region");
-  if (count[KIND_SCAN] && !scan_uses_ok(f, b))
-    return no(why, size, "a running sum is used other than pointwise");
+  if (count[KIND_SCAN] && !scan_ok(f, b))
+    return no(why, size, "running sums of several shapes, or used other than pointwise");
+  if (count[KIND_SCATTER] && !scatter_ok(f, b))
+    return no(why, size, "results beside that of scatter_add");
   for (uint32_t i = 0; i < b->n_ret; i++) {
     OpId d = f->val[b->ret[i]].def;
     if (count[KIND_SORT] && (d == NONE || f->op[d].code != OP_SORT))
       return no(why, size, "results beside those of the sort");
-    bool direct = d != NONE && (f->op[d].code == OP_SCATTER_ADD || f->op[d].code == OP_ADD);
-    if (count[KIND_SCATTER] && (b->n_ret != 1 || !direct))
-      return no(why, size, "results beside that of scatter_add");
   }
   return true;
 }

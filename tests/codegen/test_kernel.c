@@ -196,7 +196,7 @@ static void refused(void **state) {
   OpId id = r.f->val[v].def;
   char why[128];
   assert_false(codegen_region_ok(r.f, id, why, sizeof why));
-  assert_non_null(strstr(why, "running sum"));
+  assert_non_null(strstr(why, "running sums"));
   Arena arena = {0};
   Kernel k = {0};
   Object o;
