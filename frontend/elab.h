@@ -244,7 +244,21 @@ V to_float(Elab *e, Ctx *c, V v, Span at);
 
 /* ---- elab_call.c ---- */
 V eval_call(Elab *e, Scope *s, const AstExpr *x);
+/* Evaluates exactly n plain arguments. */
+bool args_n(Elab *e, Scope *s, const AstExpr *x, uint32_t n, V *out);
+/* The axes in the call's brackets, each once. */
+bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *size, uint32_t *n);
+/* ---- elab_reduce.c ---- */
+const char *reduction_name(uint32_t i); /* NULL after the last */
+bool reduction_code(const char *name, OpCode *out);
+V call_reduction(Elab *e, Scope *s, const AstExpr *x, const char *name, OpCode code);
+V call_cumsum(Elab *e, Scope *s, const AstExpr *x);
+V sum_of_parameter(Elab *e, Ctx *c, V v, Span at);
+/* The axes of a parameter that its first use as a matrix sums or indexes: its rows. */
 void note_summed(Elab *e, const V *v, const Axis *axis, uint32_t n);
+/* ---- elab_random.c ---- */
+V call_dropout(Elab *e, Scope *s, const AstExpr *x);
+V call_draw(Elab *e, Scope *s, const AstExpr *x, bool is_normal);
 /* ---- elab_move.c ---- */
 V eval_bracket(Elab *e, Scope *s, const AstExpr *x);
 V call_join(Elab *e, Scope *s, const AstExpr *x);

@@ -7,7 +7,7 @@
 /* ---- arguments ---- */
 
 /* Evaluates exactly n positional arguments; reports and returns false otherwise. */
-static bool args_n(Elab *e, Scope *s, const AstExpr *x, uint32_t n, V *out) {
+bool args_n(Elab *e, Scope *s, const AstExpr *x, uint32_t n, V *out) {
   const AstArgs *a = &x->call.args;
   if (a->n != n) {
     report(e, x->span, "%s takes %u argument%s, not %u", x->call.f.text, n, n == 1 ? "" : "s", a->n);
@@ -46,7 +46,7 @@ static bool rows_or_cols(Elab *e, const AstName *word, Axis *axis, int64_t *size
 }
 
 /* The axes in the call's brackets; each once. */
-static bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *size, uint32_t *n) {
+bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *size, uint32_t *n) {
   const AstBracket *b = &x->call.axes;
   *n = 0;
   if (b->kind != BRACKET_AXES || b->axes.n > IR_MAX_RANK) {
@@ -76,272 +76,6 @@ static bool axes_of(Elab *e, Scope *s, const AstExpr *x, Axis *axis, int64_t *si
     *n = i + 1;
   }
   return true;
-}
-
-/* ---- reductions ---- */
-
-/* The axes of a parameter that its first use as a matrix sums or indexes: its rows. */
-void note_summed(Elab *e, const V *v, const Axis *axis, uint32_t n) {
-  const IrParam *p = &e->m->param[v->param];
-  const Type *t = vtype(e, v);
-  if (e->use[v->param].summed || t->rank + p->n_repeat != p->type.rank) {
-    return; /* a part of it, or split axes: no position to speak of */
-  }
-  for (uint32_t i = 0; i < n; i++) {
-    int at = type_find(t, axis[i]);
-    e->use[v->param].summed |= at < 0 ? 0 : 1u << at;
-  }
-}
-
-static void note_contraction(Elab *e, const V *factor, uint32_t n, const Axis *axis, uint32_t n_axes) {
-  for (uint32_t i = 0; i < n; i++) {
-    if (factor[i].kind != V_TENSOR || factor[i].param == NONE) {
-      continue;
-    }
-    bool shared = false;
-    int64_t in = 1;
-    for (uint32_t a = 0; a < n_axes; a++) {
-      int at = type_find(vtype(e, &factor[i]), axis[a]);
-      in *= at < 0 ? 1 : vtype(e, &factor[i])->dim[at].size;
-      for (uint32_t k = 0; at >= 0 && k < n; k++) {
-        shared |= k != i && factor[k].kind == V_TENSOR && factor[k].param != factor[i].param &&
-                  type_has(vtype(e, &factor[k]), axis[a]);
-      }
-    }
-    if (shared) {
-      e->m->param[factor[i].param].matrix = true;
-      e->use[factor[i].param].fan_in = (uint32_t)in;
-      note_summed(e, &factor[i], axis, n_axes);
-    }
-  }
-}
-
-enum { MAX_FACTORS = 16 };
-
-/* Evaluates a product and keeps its factors; a plain expression is its only factor. */
-static V eval_product(Elab *e, Scope *s, const AstExpr *x, V *factor, uint32_t *n) {
-  if (x && x->kind == EXPR_BINARY && x->binary.op == BINARY_MUL && x->height < 64) {
-    V a = eval_product(e, s, x->binary.a, factor, n);
-    V b = eval_product(e, s, x->binary.b, factor, n);
-    return binary(e, s->ctx, BINARY_MUL, a, b, x->span);
-  }
-  V v = eval(e, s, x);
-  if (*n < MAX_FACTORS) {
-    factor[(*n)++] = v;
-  }
-  return v;
-}
-
-static V mean_of(Elab *e, Ctx *c, V x, const Axis *axis, uint32_t n, Span at) {
-  x = to_float(e, c, x, at);
-  if (x.kind == V_POISON) {
-    return x;
-  }
-  double count = 1;
-  for (uint32_t i = 0; i < n; i++) {
-    count *= (double)vtype(e, &x)->dim[type_find(vtype(e, &x), axis[i])].size;
-  }
-  Val sum = ir_reduce(&c->b, OP_SUM, x.val, axis, n);
-  Val den = ir_const(&c->b, vtype(e, &x)->dtype, count);
-  V out = built(e, c, ir_binary(&c->b, OP_DIV, sum, den), at);
-  if (out.kind == V_TENSOR && vtype(e, &out)->rank == 0) {
-    out.term = ARENA_NEW(e->arena, Term);
-    out.term[0] = (Term){sum, den, 1};
-    out.n_terms = 1;
-  }
-  return out;
-}
-
-/* How a message calls the operand of a call. */
-static const char *operand_name(Elab *e, const AstExpr *x) {
-  const AstExpr *a = x->call.args.n ? x->call.args.v[0].value : NULL;
-  if (a && a->kind == EXPR_CALL && a->call.f.text && !strcmp(a->call.f.text, "where") &&
-      a->call.args.n == 3) {
-    a = a->call.args.v[1].value;
-  }
-  return a && a->kind == EXPR_NAME ? arena_printf(e->arena, "'%s'", a->name.text) : "its operand";
-}
-
-/* The call and the axis that the program wrote, when it is an axis parameter of a library function. */
-static const AstName *axis_as_written(Elab *e, const AstExpr **x, uint32_t i) {
-  const AstName *name = &(*x)->call.axes.axes.v[i];
-  for (uint32_t k = e->depth; k > 0 && e->call[k - 1].library && e->call[k - 1].x; k--) {
-    const AstItem *def = e->call[k - 1].def;
-    const AstExpr *caller = e->call[k - 1].x;
-    uint32_t at = 0;
-    while (at < def->def.axes.n && strcmp(def->def.axes.v[at].text, name->text)) {
-      at++;
-    }
-    if (at >= caller->call.axes.axes.n) {
-      break;
-    }
-    name = &caller->call.axes.axes.v[at];
-    *x = caller;
-  }
-  return name;
-}
-
-static bool has_axes(Elab *e, const AstExpr *x, const V *v, const Axis *axis, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++) {
-    const Type *t = vtype(e, v);
-    if (type_has(t, axis[i])) {
-      continue;
-    }
-    Str axes = {0};
-    const char *names[IR_MAX_RANK];
-    for (int k = 0; k < t->rank; k++) {
-      names[k] = ir_axis_name(e->m, t->dim[k].axis);
-      str_printf(&axes, "%s%s", k ? ", " : "", names[k]);
-    }
-    const AstName *missing = axis_as_written(e, &x, i < x->call.axes.axes.n ? i : 0);
-    uint32_t d =
-        report(e, missing->span, "%s has axes {%s}; %s[%s] reduces '%s', which it does not have",
-               operand_name(e, x), axes.s ? axes.s : "", x->call.f.text, missing->text, missing->text);
-    diag_did_you_mean(e->diag, d, missing->text, names, t->rank);
-    str_free(&axes);
-    return false;
-  }
-  return true;
-}
-
-static const struct {
-  const char *name;
-  OpCode code;
-} reductions[] = {{"sum", OP_SUM},   {"mean", OP_SUM},       {"max", OP_REDUCE_MAX}, {"min", OP_REDUCE_MIN},
-                  {"prod", OP_PROD}, {"any", OP_REDUCE_MAX}, {"all", OP_REDUCE_MIN}, {"argmax", OP_ARGMAX}};
-
-static V call_reduction(Elab *e, Scope *s, const AstExpr *x, const char *name, OpCode code) {
-  Axis axis[IR_MAX_RANK];
-  int64_t size[IR_MAX_RANK];
-  uint32_t n, n_factors = 0;
-  V factor[MAX_FACTORS];
-  if (!axes_of(e, s, x, axis, size, &n)) {
-    return poison();
-  }
-  if (x->call.args.n != 1) {
-    report(e, x->span, "%s takes one argument", name);
-    return poison();
-  }
-  V v = eval_product(e, s, x->call.args.v[0].value, factor, &n_factors);
-  if (v.kind == V_POISON) {
-    return v;
-  }
-  locate(e, s->ctx, x->span);
-  if (v.kind == V_NUM) {
-    report(e, x->span, "%s[...] of a number: the operand has no axes", name);
-    return poison();
-  }
-  v = bring(e, s->ctx, v);
-  if (!has_axes(e, x, &v, axis, n)) {
-    return poison();
-  }
-  if (code == OP_SUM && !strcmp(name, "sum")) {
-    note_contraction(e, factor, n_factors, axis, n);
-  }
-  if (!strcmp(name, "mean")) {
-    return mean_of(e, s->ctx, v, axis, n, x->span);
-  }
-  bool want_bool = !strcmp(name, "any") || !strcmp(name, "all");
-  DType d = vtype(e, &v)->dtype;
-  if (want_bool && d != DT_BOOL) {
-    report(e, x->span, "%s takes a condition, this is %s", name, type_text(e, vtype(e, &v)));
-    return poison();
-  }
-  if (!want_bool && d == DT_BOOL) {
-    v = as_tensor(e, s->ctx, v, DT_I32);
-  }
-  V out = built(e, s->ctx, ir_reduce(&s->ctx->b, code, v.val, axis, n), x->span);
-  out.scalar = false;
-  return out;
-}
-
-/* ---- random numbers ---- */
-
-static V random_tensor(Elab *e, Ctx *c, const Type *dims, Span at) {
-  Val args[IR_MAX_RANK + 2];
-  uint32_t n = 0, loops = 0;
-  Ctx *chain[IR_MAX_RANK];
-  args[n++] = import_value(e, c, e->root, scalar_arg(e, 2), false);
-  args[n++] = import_value(e, c, e->root, scalar_arg(e, 1), false);
-  for (Ctx *p = c; p->up; p = p->up) {
-    if (loops == IR_MAX_RANK) {
-      report(e, at, "random numbers inside more than %d loops", IR_MAX_RANK);
-      return poison();
-    }
-    chain[loops++] = p;
-  }
-  while (loops-- > 0) {
-    args[n++] = import_value(e, c, chain[loops], chain[loops]->index, false);
-  }
-  Axis axis[IR_MAX_RANK];
-  int64_t number[IR_MAX_RANK + 1];
-  for (int i = 0; i < dims->rank; i++) {
-    axis[i] = dims->dim[i].axis;
-    number[i] = dims->dim[i].size;
-  }
-  uint32_t key = e->draws++;
-  uint64_t h = hash_bytes(&key, sizeof key, 0);
-  number[dims->rank] = (int64_t)((h ^ h >> 32) & 0x7fffffff);
-  Attr attr = {
-      .axis = axis, .n_axis = dims->rank, .num = number, .n_num = dims->rank + 1u, .dtype = e->m->real};
-  return built(e, c, ir_op(&c->b, OP_RANDOM, args, n, &attr, NULL), at);
-}
-
-static V call_dropout(Elab *e, Scope *s, const AstExpr *x) {
-  V v[2];
-  if (!args_n(e, s, x, 2, v)) {
-    return poison();
-  }
-  if (v[1].kind != V_NUM || !(v[1].num >= 0 && v[1].num < 1)) {
-    report(e, x->call.args.v[1].span,
-           "the rate of dropout is a compile-time number of at least 0 and under 1");
-    return poison();
-  }
-  if (!e->training || v[1].num == 0) {
-    return v[0];
-  }
-  V t = to_float(e, s->ctx, v[0], x->span);
-  if (t.kind == V_POISON) {
-    return t;
-  }
-  Builder *b = &s->ctx->b;
-  V u = random_tensor(e, s->ctx, vtype(e, &t), x->span);
-  u = as_tensor(e, s->ctx, u, vtype(e, &t)->dtype);
-  DType d = vtype(e, &t)->dtype;
-  Val keep = ir_binary(b, OP_LE, ir_const(b, d, v[1].num), u.val);
-  Val scaled = ir_binary(b, OP_MUL, t.val, ir_const(b, d, 1 / (1 - v[1].num)));
-  return built(e, s->ctx, ir_select(b, keep, scaled, ir_const(b, d, 0)), x->span);
-}
-
-static V call_draw(Elab *e, Scope *s, const AstExpr *x, bool is_normal) {
-  Axis axis[IR_MAX_RANK];
-  int64_t size[IR_MAX_RANK];
-  uint32_t n;
-  V v[2] = {num(0), num(1)};
-  if (!axes_of(e, s, x, axis, size, &n) || (x->call.args.n && !args_n(e, s, x, 2, v))) {
-    return poison();
-  }
-  Type t = type_scalar(e->m->real);
-  for (uint32_t i = 0; i < n; i++) {
-    type_push(&t, axis[i], size[i]);
-  }
-  Ctx *c = s->ctx;
-  V u = random_tensor(e, c, &t, x->span);
-  if (is_normal && u.kind == V_TENSOR) {
-    Builder *b = &c->b;
-    V w = random_tensor(e, c, &t, x->span);
-    DType d = e->m->real;
-    Val log_u = ir_unary(b, OP_LOG1P, ir_unary(b, OP_NEG, u.val));
-    Val radius = ir_unary(b, OP_SQRT, ir_binary(b, OP_MUL, ir_const(b, d, -2), log_u));
-    Val turn = ir_unary(b, OP_COS, ir_binary(b, OP_MUL, ir_const(b, d, 6.283185307179586), w.val));
-    u = built(e, c, ir_binary(b, OP_MUL, radius, turn), x->span);
-    return binary(e, c, BINARY_ADD, binary(e, c, BINARY_MUL, u, v[1], x->span), v[0], x->span);
-  }
-  return x->call.args.n
-             ? binary(e, c, BINARY_ADD,
-                      binary(e, c, BINARY_MUL, u, binary(e, c, BINARY_SUB, v[1], v[0], x->span), x->span),
-                      v[0], x->span)
-             : u;
 }
 
 /* ---- the others ---- */
@@ -462,44 +196,6 @@ static V call_grad(Elab *e, Scope *s, const AstExpr *x) {
   return built(e, s->ctx, ir_op(&s->ctx->b, OP_GRAD, (Val[]){v[0].val, v[1].val}, 2, NULL, NULL), x->span);
 }
 
-static V call_cumsum(Elab *e, Scope *s, const AstExpr *x) {
-  Axis axis[IR_MAX_RANK];
-  int64_t size[IR_MAX_RANK];
-  uint32_t n;
-  V v;
-  if (!axes_of(e, s, x, axis, size, &n) || !args_n(e, s, x, 1, &v) ||
-      !unify(e, s->ctx, &v, 1, false, x->span)) {
-    return poison();
-  }
-  if (n != 1 || !has_axes(e, x, &v, axis, n)) {
-    return poison();
-  }
-  int64_t forward = 0;
-  locate(e, s->ctx, x->span);
-  return built(e, s->ctx,
-               ir_op(&s->ctx->b, OP_CUMSUM, &v.val, 1,
-                     &(Attr){.axis = axis, .n_axis = 1, .num = &forward, .n_num = 1}, NULL),
-               x->span);
-}
-
-/* sum(x) in optimizer code: over every axis of the parameter, each layer of a repeat on its own. */
-static V sum_of_parameter(Elab *e, Ctx *c, V v, Span at) {
-  v = to_float(e, c, v, at);
-  if (v.kind == V_POISON) {
-    return v;
-  }
-  const Type *t = vtype(e, &v);
-  Axis all[IR_MAX_RANK];
-  uint32_t n = 0;
-  for (int k = 0; k < t->rank; k++) {
-    int own = type_find(e->opt_param, t->dim[k].axis);
-    if (own < 0 || own >= (int)e->n_opt_repeat) {
-      all[n++] = t->dim[k].axis;
-    }
-  }
-  return built(e, c, ir_reduce(&c->b, OP_SUM, v.val, all, n), at);
-}
-
 static V call_special(Elab *e, Scope *s, const AstExpr *x, const char *f, bool *known) {
   *known = true;
   if (!strcmp(f, "where"))
@@ -557,20 +253,17 @@ static V call_primitive(Elab *e, Scope *s, const AstExpr *x, const char *f, bool
   }
   *known = true;
   bool bracket = x->call.axes.kind != BRACKET_NONE;
-  for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++) {
-    if (strcmp(reductions[i].name, f)) {
-      continue;
-    }
+  OpCode code;
+  DType d;
+  if (reduction_code(f, &code)) {
     if (!bracket && (!strcmp(f, "max") || !strcmp(f, "min"))) {
       return call_extreme(e, s, x, !strcmp(f, "max") ? OP_MAX : OP_MIN);
     }
     if (!bracket && e->in_optimizer && !strcmp(f, "sum")) {
       return args_n(e, s, x, 1, &v) ? sum_of_parameter(e, s->ctx, v, x->span) : poison();
     }
-    return call_reduction(e, s, x, f, reductions[i].code);
+    return call_reduction(e, s, x, f, code);
   }
-  OpCode code;
-  DType d;
   if (!strcmp(f, "float")) {
     return call_cast(e, s, x, e->m->real);
   }
@@ -640,8 +333,8 @@ V eval_call(Elab *e, Scope *s, const AstExpr *x) {
       }
     }
   }
-  for (size_t i = 0; i < sizeof reductions / sizeof *reductions; i++) {
-    VEC_PUSH(e->arena, list, n, cap, reductions[i].name);
+  for (uint32_t i = 0; reduction_name(i); i++) {
+    VEC_PUSH(e->arena, list, n, cap, reduction_name(i));
   }
   for (int i = 0; i < OP_COUNT; i++) {
     OpCode code;

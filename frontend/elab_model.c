@@ -354,23 +354,24 @@ static int64_t layout_ranks(Elab *e, const AstPlanItem *layout) {
 
 static int choose_layout(Elab *e, const FrontOptions *opt, const AstItem *plan, const AstPlanItem **out) {
   *out = NULL;
-  uint32_t n = 0;
+  Str list = {0};
   for (uint32_t i = 0; i < plan->plan.n; i++) {
     const AstPlanItem *p = plan->plan.v[i];
     if (p->kind != PLAN_LAYOUT) {
       continue;
     }
-    n++;
+    str_printf(&list, "%s%s", list.s ? ", " : "", p->names.v[0].text);
     if (opt->layout ? !strcmp(p->names.v[0].text, opt->layout) : !*out && layout_ranks(e, p) == opt->ranks) {
       *out = p;
     }
   }
-  if (opt->layout && !*out) {
-    diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "plan '%s' has no layout '%s'", plan->plan.name.text,
-               opt->layout);
-    return ERR_USAGE;
+  bool missing = opt->layout && !*out;
+  if (missing) {
+    diag_error(e->diag, (Span){SPAN_NO_FILE, 0, 0}, "plan '%s' has no layout '%s'; it has: %s",
+               plan->plan.name.text, opt->layout, list.s ? list.s : "none");
   }
-  return 0;
+  str_free(&list);
+  return missing ? ERR_USAGE : 0;
 }
 
 static const char *folder_of(Arena *a, const char *path) {
