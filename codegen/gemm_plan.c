@@ -8,6 +8,7 @@ static const int64_t THREAD_LIMIT =
 static const int64_t SCRATCH_LIMIT = 4 << 20;  /* bytes of the shared operand */
 static const int64_t SMALL_OPERAND = 16 << 10; /* bytes that stay in the first-level cache */
 static const int64_t LINE = 256;               /* bytes side by side that a task should read of an operand */
+static const int64_t CACHE_LINE = 64;
 static const int64_t FAR = 8 << 20; /* a shared operand so large comes from memory again for each task */
 static const double TASK_FLOPS = 2e6;
 enum { MANY_TASKS = 64, FEW_TASKS = 16, MAX_SUPERS = 40 };
@@ -140,18 +141,24 @@ static void choose_direct(GemmPlan *p) {
 
 static void cut_chunks(const GemmPlan *p, GemmSide *s, int64_t wanted) {
   int64_t bytes = s->width * p->block_k * p->elem, limit = larger(1, THREAD_LIMIT / bytes);
-  int64_t least = s->unit_stride == 1 ? ceil_div(LINE, s->width * p->elem) : 1;
-  int64_t chunk = larger(ceil_div(s->panels, larger(wanted, 1)), smaller(least, s->panels / FEW_TASKS));
+  int64_t least = 1, whole = 1; /* panels that make up LINE, and one line of the cache */
+  if (s->unit_stride == 1) {
+    least = ceil_div(LINE, s->width * p->elem);
+    whole = ceil_div(CACHE_LINE, s->width * p->elem);
+  }
+  int64_t chunk =
+      larger(ceil_div(s->panels, larger(wanted, 1)), larger(whole, smaller(least, s->panels / FEW_TASKS)));
   s->chunk = larger(1, smaller(chunk, limit));
   s->chunks = ceil_div(s->panels, s->chunk);
 }
 
-/* The longer side is cut into tasks; the other one is packed once for all of them, or by each task where
- * there are many products. */
+/* The longer side (of two about as long, the one with more panels) is cut into tasks; the other one is packed
+ * once for all of them, or by each task where there are many products. */
 static void cut_tasks(GemmPlan *p) {
   int64_t m = p->a.outer_size * p->a.inner.size, n = p->b.outer_size * p->b.inner.size;
   double flops = 2.0 * (double)m * (double)n * (double)p->k_size;
-  GemmSide *own = m > n ? &p->a : &p->b, *other = m > n ? &p->b : &p->a;
+  bool rows = m > n || (p->b.panels < FEW_TASKS && p->a.panels > p->b.panels && 4 * m > n);
+  GemmSide *own = rows ? &p->a : &p->b, *other = rows ? &p->b : &p->a;
   double tasks = flops * (double)p->batches / TASK_FLOPS;
   int64_t wanted = tasks > MANY_TASKS ? MANY_TASKS : (int64_t)tasks;
   if (p->batches * side_bytes(p, other) > FAR)
