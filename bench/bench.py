@@ -77,7 +77,7 @@ def training(rounds, lines):
 
 
 def contractions(lines):
-    out = subprocess.run([os.path.join(ROOT, "build", "bench_gemm")], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run([os.path.join(ROOT, "build", "bench", "bench_gemm")], check=True, capture_output=True, text=True).stdout
     lines += ["## Generated contractions, f32, against the measured FMA peak", "", "```", out.rstrip(), "```", ""]
 
 
