@@ -24,67 +24,79 @@ static bool operand_axis(Elab *e, Scope *s, const V *v, const AstName *name, Axi
   return false;
 }
 
-static V bracket_as(Elab *e, Scope *s, V v, const AstBracket *b, Span at) {
-  AxisBinding from[IR_MAX_RANK], to[IR_MAX_RANK];
+/* The op that makes axes `to` of axes `from`: rename, split or merge. False after an error. */
+static bool reshape(Elab *e, const Type *t, const AstBracket *b, Span at, const AxisBinding *from,
+                    const AxisBinding *to, OpCode *code, Axis *axis, int64_t *size, Attr *attr) {
   uint32_t n = b->axes.n, m = b->to.n;
-  if (n > IR_MAX_RANK || m > IR_MAX_RANK) {
-    report(e, at, "more than %d axes", IR_MAX_RANK);
-    return poison();
-  }
+  *attr = (Attr){.axis = axis, .num = size};
+  int64_t all = 1;
   for (uint32_t i = 0; i < n; i++) {
-    if (!operand_axis(e, s, &v, &b->axes.v[i], &from[i])) {
-      return poison();
-    }
+    all *= t->dim[type_find(t, from[i].axis)].size;
   }
-  for (uint32_t i = 0; i < m; i++) {
-    if (!find_axis(e, s, &b->to.v[i], &to[i])) {
-      return poison();
+  if (n == m) {
+    *code = OP_RENAME;
+    for (uint32_t i = 0; i < n; i++) {
+      int64_t have = t->dim[type_find(t, from[i].axis)].size;
+      if (have != to[i].size) {
+        report(e, b->to.v[i].span, "'%s' has size %lld here, '%s' has size %lld", from[i].name,
+               (long long)have, to[i].name, (long long)to[i].size);
+        return false;
+      }
+      axis[2 * i] = from[i].axis;
+      axis[2 * i + 1] = to[i].axis;
     }
-  }
-  const Type *t = vtype(e, &v);
-  Axis axis[2 * IR_MAX_RANK + 1];
-  int64_t size[IR_MAX_RANK];
-  Attr attr = {.axis = axis, .num = size};
-  OpCode code = OP_RENAME;
-  if (n == 1 && m > 1) {
-    code = OP_SPLIT;
+    attr->n_axis = 2 * n;
+  } else if (n == 1) {
+    *code = OP_SPLIT;
     axis[0] = from[0].axis;
     for (uint32_t i = 0; i < m; i++) {
       axis[i + 1] = to[i].axis;
       size[i] = to[i].size;
     }
-    attr.n_axis = m + 1;
-    attr.n_num = m;
-  } else if (m == 1 && n > 1) {
-    code = OP_MERGE;
-    int64_t all = 1;
+    attr->n_axis = m + 1;
+    attr->n_num = m;
+  } else if (m == 1) {
+    *code = OP_MERGE;
     for (uint32_t i = 0; i < n; i++) {
       axis[i] = from[i].axis;
-      all *= t->dim[type_find(t, from[i].axis)].size;
     }
     axis[n] = to[0].axis;
-    attr.n_axis = n + 1;
+    attr->n_axis = n + 1;
     if (all != to[0].size) {
       report(e, at, "the merged axes have %lld places, '%s' has %lld", (long long)all, to[0].name,
              (long long)to[0].size);
-      return poison();
+      return false;
     }
-  } else if (n == m) {
-    for (uint32_t i = 0; i < n; i++) {
-      axis[2 * i] = from[i].axis;
-      axis[2 * i + 1] = to[i].axis;
-      int64_t have = t->dim[type_find(t, from[i].axis)].size;
-      if (have != to[i].size) {
-        report(e, b->to.v[i].span, "'%s' has size %lld here, '%s' has size %lld", from[i].name,
-               (long long)have, to[i].name, (long long)to[i].size);
-        return poison();
-      }
-    }
-    attr.n_axis = 2 * n;
   } else {
     report(e, at,
            "%u axes cannot become %u: rename one for one, split one into several, or merge several into one",
            n, m);
+    return false;
+  }
+  return true;
+}
+
+static V bracket_as(Elab *e, Scope *s, V v, const AstBracket *b, Span at) {
+  AxisBinding from[IR_MAX_RANK], to[IR_MAX_RANK];
+  if (b->axes.n > IR_MAX_RANK || b->to.n > IR_MAX_RANK) {
+    report(e, at, "more than %d axes", IR_MAX_RANK);
+    return poison();
+  }
+  for (uint32_t i = 0; i < b->axes.n; i++) {
+    if (!operand_axis(e, s, &v, &b->axes.v[i], &from[i])) {
+      return poison();
+    }
+  }
+  for (uint32_t i = 0; i < b->to.n; i++) {
+    if (!find_axis(e, s, &b->to.v[i], &to[i])) {
+      return poison();
+    }
+  }
+  Axis axis[2 * IR_MAX_RANK + 1];
+  int64_t size[IR_MAX_RANK];
+  Attr attr;
+  OpCode code;
+  if (!reshape(e, vtype(e, &v), b, at, from, to, &code, axis, size, &attr)) {
     return poison();
   }
   locate(e, s->ctx, at);
@@ -120,10 +132,12 @@ static V bracket_range(Elab *e, Scope *s, V v, const AstIndex *ix, const AxisBin
     return poison();
   }
   locate(e, s->ctx, ix->span);
-  return built(e, s->ctx,
-               ir_op(&s->ctx->b, OP_SLICE, &v.val, 1,
-                     &(Attr){.axis = &a->axis, .n_axis = 1, .num = (int64_t[]){lo, hi}, .n_num = 2}, NULL),
-               ix->span);
+  V out = built(e, s->ctx,
+                ir_op(&s->ctx->b, OP_SLICE, &v.val, 1,
+                      &(Attr){.axis = &a->axis, .n_axis = 1, .num = (int64_t[]){lo, hi}, .n_num = 2}, NULL),
+                ix->span);
+  out.param = v.param;
+  return out;
 }
 
 /* `index(b)` alone, longer than the axis it reads. */
@@ -146,86 +160,97 @@ static bool bare_index_fits(Elab *e, Scope *s, const AstIndex *ix, const AxisBin
 }
 
 /* x[time = t] inside `scan t over time`, x from outside: the step's slice. */
-static bool scan_slice(Elab *e, Scope *s, const AstExpr *x, const AxisBinding *a, V index, V *out) {
+static bool scan_slice(Elab *e, Scope *s, const AstExpr *x, V *out) {
   Ctx *c = s->ctx;
-  if (x->bracket.b.n_index != 1 || index.index_of != c || c->axis != a->axis ||
-      x->bracket.x->kind != EXPR_NAME) {
+  const AstIndex *ix = x->bracket.b.index;
+  if (x->bracket.b.n_index != 1 || ix->hi || !ix->lo || ix->lo->kind != EXPR_NAME ||
+      x->bracket.x->kind != EXPR_NAME || ix->lo->name.qual || x->bracket.x->name.qual) {
     return false;
   }
-  Binding *b = scope_find(s, x->bracket.x->name.text);
-  if (!b || b->v.kind != V_TENSOR || b->v.ctx == c) {
+  Binding *t = scope_find(s, ix->lo->name.text), *b = scope_find(s, x->bracket.x->name.text);
+  AxisBinding a;
+  if (!t || t->v.index_of != c || !b || b->v.kind != V_TENSOR || b->v.ctx == c ||
+      !axis_known(s, ix->axis.text) || !find_axis(e, s, &ix->axis, &a) || a.axis != c->axis) {
     return false;
   }
   Val outer = import_value(e, c->up, b->v.ctx, b->v.val, false);
+  if (!type_has(ir_type(e->func, outer), a.axis)) {
+    return false;
+  }
   *out = tensor(c, import_value(e, c, c->up, outer, true));
-  b->used = true;
+  t->used = b->used = true;
   return true;
 }
 
-static V bracket_index(Elab *e, Scope *s, const AstExpr *x) {
-  const AstBracket *b = &x->bracket.b;
-  V v = eval(e, s, x->bracket.x);
-  if (v.kind != V_TENSOR) {
-    if (v.kind == V_NUM) {
-      report(e, x->span, "a number has no axes to index");
-    }
-    return poison();
+/* One `axis = index` as an int tensor; NONE after an error. */
+static Val index_value(Elab *e, Scope *s, const AstIndex *ix, const AxisBinding *a, int64_t size) {
+  V v = eval(e, s, ix->lo);
+  if (v.kind == V_POISON) {
+    return NONE;
   }
-  v = bring(e, s->ctx, v);
+  if (v.kind == V_NUM && (!v.is_int || v.num < 0 || v.num >= (double)size)) {
+    report(e, ix->span, "index %g is outside '%s', whose size is %lld", v.num, a->name, (long long)size);
+    return NONE;
+  }
+  if (v.kind == V_TENSOR && dtype_is_float(vtype(e, &v)->dtype)) {
+    report(e, ix->span, "an index is int, this is %s; write int(...) to truncate",
+           type_text(e, vtype(e, &v)));
+    return NONE;
+  }
+  if (!bare_index_fits(e, s, ix, a, size)) {
+    return NONE;
+  }
+  DType d = v.kind == V_TENSOR && vtype(e, &v)->dtype == DT_I64 ? DT_I64 : DT_I32;
+  return as_tensor(e, s->ctx, v, d).val;
+}
+
+static V bracket_gather(Elab *e, Scope *s, const AstExpr *x, V v) {
+  const AstBracket *b = &x->bracket.b;
   Axis axis[IR_MAX_RANK];
   Val index[IR_MAX_RANK];
-  uint32_t n = 0;
-  bool ok = true;
   for (uint32_t i = 0; i < b->n_index; i++) {
     const AstIndex *ix = &b->index[i];
     AxisBinding a;
     if (!operand_axis(e, s, &v, &ix->axis, &a)) {
       return poison();
     }
-    int64_t size = vtype(e, &v)->dim[type_find(vtype(e, &v), a.axis)].size;
-    if (ix->hi) {
-      if (b->n_index > 1) {
-        report(e, ix->span, "a range stands alone in its brackets; chain the others: x[a = lo..hi][b = i]");
-        return poison();
-      }
-      return bracket_range(e, s, v, ix, &a);
-    }
-    V iv = eval(e, s, ix->lo), sliced;
-    if (iv.kind == V_POISON) {
-      return iv;
-    }
-    if (scan_slice(e, s, x, &a, iv, &sliced)) {
-      return sliced;
-    }
-    if (iv.kind == V_NUM && (!iv.is_int || iv.num < 0 || iv.num >= (double)size)) {
-      report(e, ix->span, "index %g is outside '%s', whose size is %lld", iv.num, a.name, (long long)size);
-      return poison();
-    }
-    if (iv.kind == V_TENSOR && dtype_is_float(vtype(e, &iv)->dtype)) {
-      report(e, ix->span, "an index is int, this is %s; write int(...) to truncate",
-             type_text(e, vtype(e, &iv)));
-      return poison();
-    }
-    ok &= bare_index_fits(e, s, ix, &a, size);
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t k = 0; k < i; k++) {
       if (axis[k] == a.axis) {
         report(e, ix->span, "'%s' is indexed twice", a.name);
         return poison();
       }
     }
-    locate(e, s->ctx, x->span);
-    axis[n] = a.axis;
-    index[n++] =
-        as_tensor(e, s->ctx, iv, iv.kind == V_NUM || vtype(e, &iv)->dtype != DT_I64 ? DT_I32 : DT_I64).val;
-  }
-  if (!ok) {
-    return poison();
+    if (ix->hi && b->n_index > 1) {
+      report(e, ix->span, "a range stands alone in its brackets; chain the others: x[a = lo..hi][b = i]");
+      return poison();
+    }
+    if (ix->hi) {
+      return bracket_range(e, s, v, ix, &a);
+    }
+    axis[i] = a.axis;
+    index[i] = index_value(e, s, ix, &a, vtype(e, &v)->dim[type_find(vtype(e, &v), a.axis)].size);
+    if (index[i] == NONE) {
+      return poison();
+    }
   }
   if (v.param != NONE) {
     e->m->param[v.param].matrix = true;
-    note_summed(e, &v, axis, n);
+    note_summed(e, &v, axis, b->n_index);
   }
-  return built(e, s->ctx, ir_gather(&s->ctx->b, v.val, axis, index, n), x->span);
+  locate(e, s->ctx, x->span);
+  return built(e, s->ctx, ir_gather(&s->ctx->b, v.val, axis, index, b->n_index), x->span);
+}
+
+static V bracket_index(Elab *e, Scope *s, const AstExpr *x) {
+  V v;
+  if (scan_slice(e, s, x, &v)) {
+    return v;
+  }
+  v = eval(e, s, x->bracket.x);
+  if (v.kind == V_NUM) {
+    report(e, x->span, "a number has no axes to index");
+  }
+  return v.kind == V_TENSOR ? bracket_gather(e, s, x, bring(e, s->ctx, v)) : poison();
 }
 
 V eval_bracket(Elab *e, Scope *s, const AstExpr *x) {
