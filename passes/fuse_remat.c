@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MAX_LEAVES = 8, MAX_FLOPS = 16, SMALL = 8, MAX_AFTER = 40, NEAR = 48 };
+enum { MAX_LEAVES = 8, MAX_FLOPS = 16, SMALL = 8, MAX_AFTER = 40, NEAR = 48, MAX_TRIAL_OPS = 8192 };
 
 typedef struct {
   Val *v;
@@ -233,8 +233,11 @@ static bool is_material(const Fuse *x, uint32_t p) {
          type_same_dims(ir_type(x->f, op->result), &u->domain) && count_results(x, u) > 1;
 }
 
-/* Values that are stored though no other unit asks for them, because less moves then. */
+/* Values that are stored though no other unit asks for them, because less moves then. Each trial looks at the
+ * whole block. */
 static void choose_material(Fuse *x, bool *forced) {
+  if (x->n > MAX_TRIAL_OPS)
+    return;
   double best = moved(x, forced);
   for (uint32_t p = 0; p < x->n; p++) {
     if (!is_material(x, p))

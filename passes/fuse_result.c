@@ -86,9 +86,11 @@ static bool may_alias(const Func *f, const Block *outer, OpId loop, uint32_t k) 
   if (!stacked_apart(f, outer, op->result + k))
     return false;
   for (uint32_t c = 0; c < (uint32_t)op->attr.num[1]; c++) {
-    const Op *start = def_op(f, whole_root(f, op->arg[c]));
-    if (op->body->param[1 + c] == op->body->ret[k])
-      return start && !is_view(f, start);
+    if (op->body->param[1 + c] != op->body->ret[k])
+      continue;
+    Val start = whole_root(f, op->arg[c]); /* of the outer block, which is not fused yet */
+    const Op *from = def_op(f, start);
+    return from && !is_view(f, from) && (from->code != OP_LOOP || owns_memory(f, start));
   }
   return false;
 }
@@ -122,6 +124,27 @@ static Val target_of(const Func *f, uint32_t i) {
   return NONE;
 }
 
+/* May v lie in the memory of argument a? A carried value may come out of a loop as it went in. */
+static bool may_lie_in(const Func *f, Val v, Val a) {
+  Val root = alias_root(f, v);
+  const Op *op = def_op(f, root);
+  if (root == a)
+    return true;
+  if (!op || op->code != OP_LOOP || owns_memory(f, root))
+    return false;
+  for (uint32_t k = 0; k < op->n_args; k++)
+    if (may_lie_in(f, op->arg[k], a))
+      return true;
+  return false;
+}
+
+static bool reads(const Func *f, const Op *op, Val a) {
+  for (uint32_t k = 0; k < op->n_args; k++)
+    if (may_lie_in(f, op->arg[k], a))
+      return true;
+  return false;
+}
+
 /* Each element of param `a` is read for the same element of the results only. */
 static bool same_index(const Func *f, const Op *region, Val a) {
   const Block *b = region->body;
@@ -129,7 +152,7 @@ static bool same_index(const Func *f, const Op *region, Val a) {
   Arena mem = {0};
   bool ok = true, *tainted = ARENA_ARRAY(&mem, bool, f->n_vals);
   for (uint32_t i = 0; i < region->n_args; i++)
-    if (alias_root(f, region->arg[i]) == a) {
+    if (may_lie_in(f, region->arg[i], a)) {
       tainted[b->param[i]] = true;
       ok &= region->arg[i] == a;
     }
@@ -147,13 +170,6 @@ static bool same_index(const Func *f, const Op *region, Val a) {
     ok = !tainted[b->ret[i]] || type_same_dims(ir_type(f, b->ret[i]), t);
   arena_free(&mem);
   return ok;
-}
-
-static bool reads(const Func *f, const Op *op, Val a) {
-  for (uint32_t k = 0; k < op->n_args; k++)
-    if (alias_root(f, op->arg[k]) == a)
-      return true;
-  return false;
 }
 
 /* Result i may be written over its argument by the op that computes it, where that stands. */
@@ -177,8 +193,8 @@ static bool in_place(const Func *f, uint32_t i) {
       after = true;
       if (reads(f, op, a) && (op->code != OP_REGION || !same_index(f, op, a)))
         return false;
-    } else if (after && !is_view(f, other) && reads(f, other, a)) {
-      return false;
+    } else if (after && !is_view(f, other) && (other->code == OP_LOOP || reads(f, other, a))) {
+      return false; /* loops: slices stacked by an earlier one may lie anywhere */
     }
   }
   return true;
@@ -225,7 +241,7 @@ void fuse_results(Func *f, Error *err) {
     bool own = owns_memory(f, v);
     if (is_persistent(f->res[i].kind)) {
       /* Another parameter, or part of one, as it was before this step. */
-      if (v != target_of(f, i) && f->val[alias_root(f, v)].def == NONE)
+      if (v != target_of(f, i) && !owns_memory(f, alias_root(f, v)))
         b->ret[i] = build_copy(&e, v);
     } else if (!own) {
       b->ret[i] = build_copy(&e, v);

@@ -1,6 +1,6 @@
 /* Fusing: nothing changes, nothing computes outside of regions, memory is owned. */
 #include "passes/fuse.h"
-#include "transformer.h"
+#include "program_rig.h"
 
 #include <stdlib.h>
 
@@ -205,7 +205,31 @@ static void results_of_their_own(void **state) {
   ir_func_ret(x.f, (FuncRes){.kind = RES_PARAM, .index = 0}, q);
   ir_func_ret(x.f, (FuncRes){.kind = RES_PARAM, .index = 1}, p);
   fused(&x);
+  check_program(&x, "results of their own", x.f, 1e-12);
   ir_module_free(x.m);
+}
+
+/* Carried values that only change places lie where the parameters do, which are then updated. */
+static void carried_parameters(void **state) {
+  (void)state;
+  for (int64_t turns = 2; turns <= 3; turns++) {
+    Fix x;
+    fix_init(&x);
+    Val p = fix_param(&x, "p", "a=4"), q = fix_param(&x, "q", "a=4");
+    Block *body = ir_block_new(x.f);
+    ir_param(x.f, body, type_scalar(DT_I32), "i");
+    Val c = ir_param(x.f, body, *ir_type(x.f, p), NULL), d = ir_param(x.f, body, *ir_type(x.f, q), NULL);
+    ir_block_ret(x.f, body, d);
+    ir_block_ret(x.f, body, c);
+    ir_block_ret(x.f, body, d);
+    Attr attr = {.axis = (Axis[]){ax(&x, "n")}, .n_axis = 1, .num = (int64_t[]){turns, 2, 0, 0}, .n_num = 4};
+    Val r = ir_op(&x.b, OP_LOOP, (Val[]){p, q}, 2, &attr, body);
+    ir_func_ret(x.f, (FuncRes){.kind = RES_PARAM, .index = 0}, sub(&x, p, mul(&x, r, num(&x, 2))));
+    ir_func_ret(x.f, (FuncRes){.kind = RES_PARAM, .index = 1}, add(&x, q, mul(&x, r + 1, r)));
+    output(&x, "stacked", r + 2);
+    check_program(&x, "carried parameters", x.f, 1e-12);
+    ir_module_free(x.m);
+  }
 }
 
 /* More operands than a kernel takes. */
@@ -236,6 +260,7 @@ int main(void) {
       cmocka_unit_test(update_with_norm),
       cmocka_unit_test(results_of_their_own),
       cmocka_unit_test(wide_sum),
+      cmocka_unit_test(carried_parameters),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
