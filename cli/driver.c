@@ -120,6 +120,7 @@ bool driver_compile(Session *s, Codegen *cg, PipeKind kind, const char *const *o
     return false;
   }
   Program *p = &out->draft.program;
+  out->draft.in_place = codegen_inplace;
   p->n_objects = p->n_kernels;
   p->object = ARENA_ARRAY(&m->module->arena, Object, p->n_objects);
   if (!codegen_kernels(cg, out->func, out->draft.region, p->n_kernels, &m->module->arena, p->kernel,

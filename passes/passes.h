@@ -62,6 +62,9 @@ typedef struct {
   OpId *region;        /* region[i] of program.kernel[i], in func */
   uint32_t *kernel_of; /* by op of func: the kernel of a region, UINT32_MAX for others */
   const Func *func;
+  /* May the kernels of the device write that result over that operand (codegen_inplace)? Set before
+   * program_plan; NULL: only what holds for any kernel, pointwise regions. */
+  bool (*in_place)(const Func *f, OpId region, uint32_t result, uint32_t arg);
 } Draft;
 bool program_lower(const Func *fused, const char *name, Arena *arena, Draft *out, Error *err);
 bool program_plan(Draft *d, Arena *arena,

@@ -67,7 +67,10 @@ static bool legal(InPlace *x, uint32_t kernel, uint32_t result, uint32_t arg) {
     x->legal[kernel] = ARENA_ARRAY(&x->mem, unsigned char, (size_t)n * k->n_outputs);
   unsigned char *known = &x->legal[kernel][result * n + arg];
   if (!*known)
-    *known = region_in_place(x->d->func, x->d->region[kernel], result, arg) ? 2 : 1;
+    *known =
+        (x->d->in_place ? x->d->in_place : region_in_place)(x->d->func, x->d->region[kernel], result, arg)
+            ? 2
+            : 1;
   return *known == 2;
 }
 

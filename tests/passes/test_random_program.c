@@ -107,6 +107,7 @@ static void run_on_host(Codegen *cg, Fix *x, const char *name, const Func *f) {
   prog->object = ARENA_ARRAY(&p.arena, Object, prog->n_objects);
   codegen_kernels(cg, g, p.draft.region, prog->n_kernels, &p.arena, prog->kernel, prog->object, &x->err);
   no_error(x);
+  p.draft.in_place = codegen_inplace;
   program_plan(&p.draft, &p.arena, &x->err);
   no_error(x);
   CodeImage *image = codegen_load(prog->object, prog->n_objects, &x->err);
