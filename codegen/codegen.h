@@ -46,7 +46,8 @@ const char *codegen_target(const Codegen *cg); /* "x86_64-... znver4 avx512": fo
 bool codegen_region_ok(const Func *f, OpId region, char *why, size_t why_size);
 
 /* May result `result` be written over the buffer of operand `arg`? True only when their types are equal and every element
- * of the operand is read for no other purpose than to compute the same element of the results. */
+ * of the operand is read for no other purpose than to compute the same element of the results, or is what a scatter
+ * starts from. */
 bool codegen_inplace(const Func *f, OpId region, uint32_t result, uint32_t arg);
 
 /* Fills phases, n_args, n_outputs, scratch bytes, flops, bytes and cls of *out (strings from the arena; name, fused, loc and object

@@ -138,12 +138,26 @@ bool codegen_region_ok(const Func *f, OpId region, char *why, size_t size) {
   return true;
 }
 
+/* Is v only what a scatter starts from? Each task then reads its part before it adds to it. */
+static bool starts_scatter(const Func *f, const Block *b, Val v) {
+  OpId d = b->n_ret == 1 ? f->val[b->ret[0]].def : NONE;
+  if (d == NONE || f->op[d].code != OP_ADD || !scatter_ok(f, b))
+    return false;
+  uint32_t uses = 0;
+  for (uint32_t i = 0; i < b->n_ops; i++)
+    for (uint32_t k = 0; k < f->op[b->op[i]].n_args; k++)
+      uses += f->op[b->op[i]].arg[k] == v;
+  return uses == 1 && (f->op[d].arg[0] == v || f->op[d].arg[1] == v);
+}
+
 bool codegen_inplace(const Func *f, OpId region, uint32_t result, uint32_t arg) {
   const Block *b = f->op[region].body;
   const Type *t = &f->val[b->param[arg]].type;
   if (!type_equal(t, &f->val[b->ret[result]].type))
     return false;
   if (b->n_ret == 1 && contract_in_place(f, region, arg))
+    return true;
+  if (starts_scatter(f, b, b->param[arg]))
     return true;
   Arena a = {0};
   bool ok = true, *tainted = ARENA_ARRAY(&a, bool, f->n_vals + 1);

@@ -215,6 +215,20 @@ static inline void rig_check(Rig *r, OpId region, uint32_t n, const char *what) 
   assert_int_equal(k.n_outputs, n);
   run_kernel(image, &k, args, 0);
   run_kernel(image, &k, args2, 1);
+  for (uint32_t i = 0; i < n; i++)
+    for (uint32_t j = 0; j < r->n_in; j++)
+      if (codegen_inplace(r->f, region, i, j)) { /* the same, result i over operand j */
+        Guarded over = guarded_new(gin[j].bytes);
+        memcpy(over.data, gin[j].data, gin[j].bytes);
+        void *args3[2 * MAX_IO];
+        memcpy(args3, args2, (r->n_in + n) * sizeof *args);
+        args3[j] = args3[r->n_in + i] = over.data;
+        run_kernel(image, &k, args3, 0);
+        guarded_check(&over, what);
+        if (memcmp(over.data, gout[i].data, gout[i].bytes) != 0)
+          fail_msg("%s: result %u over operand %u differs", what, i, j);
+        free(over.block);
+      }
   if (!ir_interp(r->f, in, out, &arena, false, &r->err))
     fail_msg("%s: %s", what, r->err.msg);
   for (uint32_t i = 0; i < r->n_in; i++)
