@@ -3,7 +3,7 @@
  * any other way. */
 #include "codegen/gemm_plan.h"
 
-enum { MAX_BLOCK = 16 };
+enum { MAX_BLOCK = 16, LINE = 64, ROWS_AHEAD = 16, BYTES_AHEAD = 512 };
 
 typedef struct {
   Gen *g;
@@ -36,6 +36,14 @@ static int64_t part(const Pack *k, int64_t rest) {
   return q;
 }
 
+/* Rows far apart are more than the processor foresees. */
+static void prefetch(Pack *k, V ptr) {
+  LLVMTypeRef type = LLVMTypeOf(ptr), i32 = LLVMInt32TypeInContext(k->g->ctx);
+  V read = LLVMConstInt(i32, 0, false), keep = LLVMConstInt(i32, 3, false),
+    data = LLVMConstInt(i32, 1, false);
+  gen_intrinsic(k->g, "llvm.prefetch", &type, 1, (V[]){ptr, read, keep, data}, 4);
+}
+
 static void zeros(Pack *k, V row) {
   for (int64_t j = k->count, q; j < k->width; j += q) {
     q = part(k, k->width - j);
@@ -50,6 +58,8 @@ static void copy_rows(Pack *k) {
   for (int64_t j = 0, q; j < k->count; j += q) {
     q = part(k, k->count - j);
     store(k, load(k, q, at(k, k->from, l.i, k->step, j)), at(k, k->to, l.i, k->width, j));
+    if (q * k->p->elem >= LINE || j == 0)
+      prefetch(k, at(k, k->from, l.i, k->step, j + ROWS_AHEAD * k->step));
   }
   zeros(k, l.i);
   gen_loop_end(k->g, &l);
@@ -87,8 +97,10 @@ static void transpose_rows(Pack *k, int64_t q) {
   V whole = LLVMBuildAnd(k->g->b, k->n, gemm_i64(k->g, -q), "");
   GenLoop l;
   gen_loop_begin(k->g, zero, whole, q, &l);
-  for (int64_t i = 0; i < q; i++)
+  for (int64_t i = 0; i < q; i++) {
     row[i] = load(k, q, at(k, k->from, l.i, 1, i * k->unit));
+    prefetch(k, at(k, k->from, l.i, 1, i * k->unit + BYTES_AHEAD / k->p->elem));
+  }
   transpose(k, row, (int)q);
   for (int64_t i = 0; i < q; i++)
     store(k, row[i], at(k, k->to, l.i, k->width, i * k->width));
