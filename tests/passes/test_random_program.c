@@ -25,9 +25,11 @@ static void add_updates(Gen *g, Func *f) {
       Val u = below(g, f->n_vals);
       if (f->val[u].def == NONE || !type_same_dims(ir_type(f, u), t) || ir_type(f, u)->dtype != DT_F64)
         continue;
-      for (uint32_t i = 0; i < f->body->n_ops; i++)
-        if (f->body->op[i] == f->val[u].def)
+      for (uint32_t i = 0; i < f->body->n_ops; i++) {
+        const Op *op = &f->op[f->body->op[i]];
+        if (u >= op->result && u < op->result + op->n_results)
           v = u;
+      }
     }
     if (v == NONE)
       v = f->body->param[p];
@@ -47,7 +49,8 @@ static Func *random_function(Gen *g, uint64_t seed) {
   no_error(&g->x);
   if (below(g, 2))
     add_updates(g, f);
-  assert_true(simplify(f, true, &g->x.err) && ir_verify_func(f, &g->x.err));
+  if (!simplify(f, true, &g->x.err) || !ir_verify_func(f, &g->x.err))
+    fail_msg("program %llu: %s", (unsigned long long)seed, g->x.err.msg);
   return f;
 }
 
