@@ -8,6 +8,8 @@
 enum { MAX_SETS = 64 };
 
 typedef struct {
+  int argc; /* the command line as it was given */
+  char **argv;
   const char *command;
   const char *file;   /* first positional: FILE or DIR */
   const char *second; /* second positional: a prompt or a kernel name */

@@ -103,8 +103,12 @@ int cmd_doctor(const Args *a) {
     str_put_json(&s, codegen_target(cg));
     str_printf(&s, ", \"threads\": %d, \"memory_mib\": %ld", threads, memory);
   } else {
-    str_printf(&s, "processor  %s\nkernels    %s\nthreads    %d\nmemory     %ld MiB\n", cpu,
-               codegen_target(cg), threads, memory);
+    /* the triple and the processor; the list of features behind them is in --json */
+    const char *target = codegen_target(cg);
+    size_t n = strcspn(target, " ");
+    n += target[n] ? 1 + strcspn(target + n + 1, " ") : 0;
+    str_printf(&s, "processor  %s\nkernels    %.*s\nthreads    %d\nmemory     %ld MiB\n", cpu, (int)n, target,
+               threads, memory);
   }
   for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
     const Library *l = &libraries[i];

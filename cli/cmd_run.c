@@ -134,7 +134,6 @@ static bool open_folder(Run *r, const char *folder, RunMode mode, Error *err) {
   if (!r->dir) {
     return false;
   }
-  const char *argv[8] = {"dlc", "run", r->args->file};
   Str target = {0}, hash = {0}, data = {0};
   str_put_json(&target, codegen_target(r->cg));
   str_put_json(&hash, r->hash);
@@ -146,7 +145,8 @@ static bool open_folder(Run *r, const char *folder, RunMode mode, Error *err) {
   str_putc(&data, ']');
   const char *extra[] = {"target", target.s, "plan_hash", hash.s, "data_hash", data.s};
   bool ok = file_write(rundir_file(r->dir, "plan.dl"), m->folded, strlen(m->folded), err) &&
-            run_json_write(rundir_file(r->dir, "run.json"), 3, argv, extra, 3, err);
+            run_json_write(rundir_file(r->dir, "run.json"), r->args->argc, (const char *const *)r->args->argv,
+                           extra, 3, err);
   str_free(&target);
   str_free(&hash);
   str_free(&data);
@@ -309,10 +309,6 @@ static bool finish(Run *r, Error *err) {
 }
 
 static bool train(Run *r, Error *err) {
-  struct sigaction sa = {.sa_handler = on_signal};
-  sigaction(SIGTERM, &sa, NULL);
-  sigaction(SIGINT, &sa, NULL);
-  sigaction(SIGUSR1, &sa, NULL);
   exec_profile(r->train_x, r->args->profile);
   bool ok = true;
   while (ok && r->state.step < r->total && !stop_requested) {
@@ -399,7 +395,16 @@ static bool start(Run *r, const char *folder, Error *err) {
                      err);
 }
 
+/* From the start on: a run that is asked to stop while it is being prepared saves what it begins from. */
+static void catch_signals(void) {
+  struct sigaction sa = {.sa_handler = on_signal};
+  sigaction(SIGTERM, &sa, NULL);
+  sigaction(SIGINT, &sa, NULL);
+  sigaction(SIGUSR1, &sa, NULL);
+}
+
 int cmd_run(const Args *a) {
+  catch_signals();
   Run *r = calloc(1, sizeof *r);
   if (!r) {
     abort();
@@ -416,7 +421,11 @@ int cmd_run(const Args *a) {
   if (!ok) {
     code = cli_fail(&err);
   } else if (a->json) {
-    printf("{\"out\": \"%s\", \"step\": %lld}\n", folder, (long long)r->state.step);
+    Str s = {0};
+    str_puts(&s, "{\"out\": ");
+    str_put_json(&s, folder);
+    printf("%s, \"step\": %lld}\n", s.s, (long long)r->state.step);
+    str_free(&s);
   } else {
     fprintf(stderr, "%s: %lld steps; report: %s/report.html\n", folder, (long long)r->state.step, folder);
   }

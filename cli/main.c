@@ -250,7 +250,9 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
     return print_help(stdout);
   }
-  Args a = {.steps = -1,
+  Args a = {.argc = argc,
+            .argv = argv,
+            .steps = -1,
             .seed = -1,
             .nodes = -1,
             .gpus = -1,

@@ -133,7 +133,18 @@ static void warn_outer(Outer *o, const Op *op) {
   uint32_t d =
       diag_warning(e->diag, span_of(e, op->loc), "%s and %s meet in every combination: %s is stored whole",
                    type_text(e, a), type_text(e, b), type_text(e, t));
-  diag_hint(e->diag, d, "reduced over one of its axes it would need no memory");
+  Str shared = {0};
+  for (int i = 0; i < a->rank; i++) {
+    if (type_has(b, a->dim[i].axis)) {
+      str_printf(&shared, "%s%s", shared.len ? ", " : "", ir_axis_name(e->m, a->dim[i].axis));
+    }
+  }
+  if (shared.len) {
+    diag_hint(e->diag, d, "for a matrix product write sum[%s](...)", shared.s);
+  } else {
+    diag_hint(e->diag, d, "reduced over one of its axes it would need no memory");
+  }
+  str_free(&shared);
 }
 
 static void walk_outer(Outer *o, const Block *b) {
