@@ -4,6 +4,7 @@
  * saved is freed as soon as it was used. A value has a Place: a range of a buffer. Views are other names of
  * their operand's place. Values that must lie somewhere (results of the function, stacked results of loops)
  * have a place wanted before they are computed, and their kernel writes there. */
+#include "passes/fuse.h"
 #include "passes/program.h"
 
 #include <string.h>
@@ -96,7 +97,7 @@ static bool sliced_by_op(const Func *f, const Block *b, const Op *op, uint32_t k
     return k >= first && k < first + n;
   }
   Axis lead = ir_type(f, v)->dim[0].axis;
-  if (!is_whole_view(op->code))
+  if (op->code == OP_SLICE || !is_view(f, op))
     return false;
   uint32_t n = op->code == OP_MERGE ? op->attr.n_axis - 1 : op->code == OP_SPLIT ? 1 : 0;
   for (uint32_t i = 0; i < n; i++)
