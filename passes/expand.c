@@ -4,8 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-/* The largest block of logits that is stored at once. */
-enum { XENT_CHUNK_BYTES = 16 << 20 };
+/* The largest block of logits that is stored at once: each chunk reads the vocabulary matrix and adds to its
+ * gradient anew, so a quarter of that matrix costs less than smaller chunks would save. */
+enum { XENT_CHUNK_BYTES = 16 << 20, XENT_CHUNK_SHARE = 4 };
 
 static Val like(Builder *b, Val x, double v) {
   return x == NONE ? NONE : ir_const(b, ir_type(b->f, x)->dtype, v);
@@ -165,10 +166,10 @@ static void xent(Builder *b, const Xent *c, Val *out) {
   out[2] = build_as(b, contract_onto(b, d, c->x, &tw), &tw);
 }
 
-/* How many chunks of the axis keep a block of logits within bounds: the smallest divisor that does. */
-static int64_t chunk_count(int64_t size, int64_t bytes) {
+/* How many chunks of the axis keep a block of logits within `limit` bytes: the smallest divisor that does. */
+static int64_t chunk_count(int64_t size, int64_t bytes, int64_t limit) {
   for (int64_t n = 1; n < size; n++)
-    if (size % n == 0 && bytes / n <= XENT_CHUNK_BYTES)
+    if (size % n == 0 && bytes / n <= limit)
       return n;
   return size;
 }
@@ -256,7 +257,10 @@ static void expand_xent(Builder *b, const Op *op, Val *out) {
   const Type nll = *ir_type(f, op->result), tw = *ir_type(f, c.w);
   int64_t vocab = tw.dim[type_find(&tw, c.axis[c.n_axis - 1])].size;
   double bytes = (double)type_count(&nll) * (double)vocab * (double)dtype_bytes(nll.dtype);
-  int64_t n = nll.rank && bytes < 0x1p62 ? chunk_count(nll.dim[0].size, (int64_t)bytes) : 1;
+  int64_t w_bytes = 0, limit = XENT_CHUNK_BYTES;
+  if (type_bytes(ir_type(b->f, c.w), &w_bytes) && w_bytes / XENT_CHUNK_SHARE > limit)
+    limit = w_bytes / XENT_CHUNK_SHARE;
+  int64_t n = nll.rank && bytes < 0x1p62 ? chunk_count(nll.dim[0].size, (int64_t)bytes, limit) : 1;
   if (n > 1)
     xent_chunks(b, &c, op, nll.dim[0].axis, n, out);
   else
