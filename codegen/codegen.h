@@ -9,8 +9,8 @@
  *   - results may have different dims; a result may be a body param (a copy) or occur twice;
  *   - classes "map", "update", "copy", "gather", "norm", "reduce", "loss": any pointwise, movement, SOURCE, RANDOM and GATHER ops,
  *     SOFTMAX, and SUM, REDUCE_MAX, REDUCE_MIN, PROD, ARGMAX over any axes, in any order. They are fast when all reductions have
- *     the same set of axes and are used by pointwise ops only (each row is then read once or twice); any other use is
- *     computed on demand at each point that needs it, which is correct but may repeat work;
+ *     the same set of axes and are used by pointwise ops only (each row is then read once or twice); a reduction used otherwise
+ *     is a phase of its own that leaves its result in scratch;
  *   - "scatter": one SCATTER_ADD whose result is returned, alone or as one operand of an ADD with a body param of its type
  *     (the sum then starts from that param); its operands may be computed in the body as above;
  *   - "scan": CUMSUMs over one axis, pointwise and movement ops before and pointwise ops after;

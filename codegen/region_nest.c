@@ -6,8 +6,7 @@ typedef struct {
   const Nest *n;
   Idx idx[IR_MAX_RANK];
   LLVMValueRef lane_lo, lane_hi; /* NULL: the whole lane loop */
-  Scope *task;
-  Range range; /* chunks > 1 */
+  Range range;                   /* chunks > 1 */
   Idx chunk;
 } NestEmit;
 
@@ -138,7 +137,6 @@ static int64_t chunk_tasks(NestEmit *ne, LLVMValueRef lo, LLVMValueRef hi) {
   int64_t outer = reduce_outer_count(e, op, ne->n->lane < 0), chunks = ne->n->chunks;
   Loop l;
   loop_begin(e, e->root, lo, hi, 1, &l);
-  ne->task = l.scope;
   ne->chunk = idx_var(e, l.i, 0, 1, l.scope);
   int lane = reduce_lane_dim(e, op);
   int64_t size = lane < 0 || ne->n->lane >= 0 ? 1 : val_type(e, op->arg[0])->dim[lane].size;
@@ -182,7 +180,6 @@ static int64_t loop_tasks(NestEmit *ne, LLVMValueRef lo, LLVMValueRef hi) {
   at(e, e->root);
   LLVMValueRef first = times(e, lo, per), last = min_i64(e, times(e, hi, per), total);
   loop_begin(e, e->root, first, last, 1, &l);
-  ne->task = l.scope;
   Idx rest = idx_var(e, l.i, 0, 1, l.scope), c;
   if (blocks > 1) {
     idx_divmod(e, rest, blocks, total, &rest, &c);

@@ -1,8 +1,6 @@
 /* region_types.c: LLVM types of dtypes; loads and stores at linear indices. */
 #include "codegen/region.h"
 
-#include <string.h>
-
 LLVMTypeRef elem_type(Emit *e, DType d) {
   switch (d) {
   case DT_F32: return LLVMFloatTypeInContext(e->ctx);
@@ -44,9 +42,7 @@ LLVMValueRef const_elem(Emit *e, DType d, double v) {
 
 LLVMValueRef intrinsic(Emit *e, const char *name, LLVMTypeRef *types, unsigned n_types, LLVMValueRef *args,
                        unsigned n) {
-  unsigned id = LLVMLookupIntrinsicID(name, strlen(name));
-  LLVMValueRef f = LLVMGetIntrinsicDeclaration(e->mod, id, types, n_types);
-  return LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->ctx, id, types, n_types), f, args, n, "");
+  return gen_intrinsic(e->g, name, types, n_types, args, n);
 }
 
 LLVMValueRef byte_offset(Emit *e, LLVMValueRef ptr, int64_t bytes) {
