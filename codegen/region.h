@@ -307,7 +307,8 @@ bool region_emit_scatter(Emit *e, RegionPlan *plan); /* region_scatter.c */
 bool contract_is_large(const Type *x, const Type *y,
                        const Attr *attr);            /* worth packed tiles; else a sum of products */
 bool contract_view(const Body *b, Val v, View *out); /* false: v has to be put in scratch first */
-/* The value that the phase of contraction c writes: c itself, or the result that params are added to it for. */
+/* The value that the phase of contraction c writes: c itself, or the result that params are added to it for.
+ */
 Val contract_written(const Body *b, Val c, View *add, int *n_adds);
 /* May the region's only result, a contraction and sums with params, be written over param `arg`? */
 bool contract_in_place(const Func *f, OpId region, uint32_t arg);
