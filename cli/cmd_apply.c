@@ -173,6 +173,30 @@ static bool prepare_outputs(Apply *p, Error *err) {
   return true;
 }
 
+static int64_t limit_of(const Apply *p, const char *input) {
+  const Module *m = p->session.model->module;
+  for (uint32_t i = 0; i < m->n_inputs; i++) {
+    if (!strcmp(m->input[i].name, input)) {
+      return setup_id_limit(p->session.model, i);
+    }
+  }
+  return 0;
+}
+
+static bool check_ids(const Buffer *b, const void *row, int64_t n, int64_t limit, int64_t at, Error *err) {
+  for (int64_t i = 0; i < n && limit > 0; i++) {
+    int64_t id = b->dtype == DT_I32   ? ((const int32_t *)row)[i]
+                 : b->dtype == DT_I64 ? ((const int64_t *)row)[i]
+                                      : 0;
+    if (id < 0 || id >= limit) {
+      return error_set(err, ERR_INPUT,
+                       "the data: tensor '%s' row %lld holds %lld, outside the axis of size %lld", b->name,
+                       (long long)at, (long long)id, (long long)limit);
+    }
+  }
+  return true;
+}
+
 static bool fill_batch(Apply *p, int64_t first, int64_t batch, Error *err) {
   const Program *prog = exec_program(p->x);
   for (uint32_t i = 0; i < prog->n_buffers; i++) {
@@ -182,10 +206,12 @@ static bool fill_batch(Apply *p, int64_t first, int64_t batch, Error *err) {
       continue;
     }
     int64_t row = t->count / t->size[0], row_bytes = row * (int64_t)dtype_bytes(b->dtype);
+    int64_t limit = limit_of(p, b->name);
     char *to = exec_map(p->x, i);
     for (int64_t k = 0; k < batch; k++) {
       int64_t at = first + k < p->rows ? first + k : p->rows - 1;
-      if (!filetensor_read(t, at * row, row, b->dtype, to + k * row_bytes, err)) {
+      if (!filetensor_read(t, at * row, row, b->dtype, to + k * row_bytes, err) ||
+          !check_ids(b, to + k * row_bytes, row, limit, at, err)) {
         return false;
       }
     }

@@ -79,7 +79,7 @@ bool setup_weights(Arena *a, const char *from, const Tensors *t, const Module *m
 
 /* ---- data ---- */
 
-static int64_t id_limit(const Model *m, uint32_t input) {
+int64_t setup_id_limit(const Model *m, uint32_t input) {
   const Module *mod = m->module;
   /* ids index the vocabulary axis: of the output logits, else of what the program gathers from */
   if (dtype_is_float(mod->input[input].type.dtype)) {
@@ -112,8 +112,8 @@ static bool data_input(const Model *m, const PlanData *d, const char *name, Data
       continue;
     }
     const Type *t = &mod->input[i].type;
-    *out =
-        (DataInput){.name = mod->input[i].name, .dtype = t->dtype, .rank = t->rank, .limit = id_limit(m, i)};
+    *out = (DataInput){
+        .name = mod->input[i].name, .dtype = t->dtype, .rank = t->rank, .limit = setup_id_limit(m, i)};
     for (int k = 0; k < t->rank; k++) {
       out->size[k] = t->dim[k].size;
     }

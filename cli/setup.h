@@ -26,6 +26,8 @@ typedef struct {
   DataInput *input[8]; /* of each source */
   uint32_t n;
 } DataSet;
+/* What ids of that input must stay below; 0: no limit known. */
+int64_t setup_id_limit(const Model *m, uint32_t input);
 bool setup_data(Arena *a, const Model *m, DataSet *d, Error *err);
 void setup_close_data(DataSet *d);
 bool setup_batch(const Model *m, DataSet *d, Exec *x, int64_t step, Error *err);

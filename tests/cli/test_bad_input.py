@@ -345,3 +345,16 @@ def test_gpt2_ids_beyond_vocab(tmp_path):
     data["tokens"][3, 5] = 100000
     write_safetensors(tmp_path / "data.safetensors", data)
     refused(tmp_path / "gpt2.dl", tmp_path, "data.safetensors", "tokens", "100000")
+
+
+def test_apply_to_ids_beyond_vocab(tmp_path):
+    path = write(tmp_path / "t.dl", TEXT_MODEL.format(source='text("text.txt", tokenizer = bytes)', vocab=256, steps=2)
+                 .replace("  loss = ", "  logits = sum[embed](e[vocab = tokens] * e)\n  output logits\n  loss = "))
+    write(tmp_path / "text.txt", "to be or not to be, that is the question. " * 200)
+    run("run", path, "--out", tmp_path / "out")
+    tokens = np.zeros((3, 16), np.int32)
+    tokens[2, 7] = 256
+    write_safetensors(tmp_path / "x.safetensors", {"tokens": tokens})
+    err = run("apply", path, "--from", tmp_path / "out", "--data", tmp_path / "x.safetensors", "-o", tmp_path / "y", code=1).stderr
+    assert "'tokens'" in err and "row 2" in err and "256" in err
+    assert not os.path.exists(tmp_path / "y")
