@@ -287,3 +287,35 @@ plan p for m {
         assert status == 0
         peak.append(usage.ru_maxrss)
     assert peak[1] - peak[0] < 2048, "KiB"
+
+
+def big_program(tmp_path, axes, body, precision="f32"):
+    return program(tmp_path, f"axis {axes}\nmodel m(x: float[batch]) {{\n{body}}}\n", {"x": np.ones(1, np.float32)}, precision=precision)
+
+
+def test_offsets_beyond_32_bits(tmp_path):
+    # compile only: an elementwise kernel over 2,147,516,416 elements, and slices that start beyond 2^31
+    path = big_program(tmp_path, "a = 65537, b = 32768", "  param w[a, b] = 0.5\n  loss = mean[batch](x) * sum[a, b](tanh(w) * w)\n")
+    program_text = run("compile", path, "--emit", "program").stdout
+    assert "8590065664" in program_text.replace(",", ""), "the bytes of w"
+    kernels = run("compile", path, "--emit", "kernels").stdout
+    assert "i64" in kernels
+    path = big_program(tmp_path, "a = 70000, b = 40000",
+                       "  param w[a, b] = 0.5\n  u = w[a = 60000..60004]\n  v = w[a = 65000..65004]\n"
+                       "  loss = mean[batch](x) * sum[a, b](u * exp(v))\n")
+    program_text = run("compile", path, "--emit", "program").stdout
+    kernels = run("compile", path, "--emit", "kernels").stdout
+    offsets = (60000 * 40000, 65000 * 40000)
+    assert all(str(o) in kernels or str(4 * o) in kernels or str(4 * o) in program_text for o in offsets)
+
+
+def test_a_sum_of_four_billion_ones(tmp_path):
+    path = big_program(tmp_path, "a = 65536, b = 65536", "  param w = 1\n  loss = mean[batch](x) * sum[a, b](full[a, b](1) * w)\n")
+    assert gradients(tmp_path, path)[0] == 4294967296
+
+
+def test_two_thousand_blocks(tmp_path):
+    uses = "".join(f"  use b{i}: block\n  h = b{i}(h)\n" for i in range(2000))
+    path = program(tmp_path, "module block(h) {\n  param w = 0\n  return h + w + 1\n}\n"
+                   f"model m(x: float[batch]) {{\n  h = x\n{uses}  loss = mean[batch](h)\n}}\n", {"x": np.ones(4, np.float32)})
+    assert run_json("check", path)["parameters"] == 2000
