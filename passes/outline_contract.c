@@ -214,9 +214,11 @@ static double repeats(const Product *p, const Type *full) {
 Val outline_contract(Builder *b, OpId id) {
   Func *f = b->f;
   const Op op = f->op[id];
+  if (op.code != OP_SUM)
+    return NONE;
   Val tree = op.arg[0];
   Product p = {.b = b, .axis = op.attr.axis, .n_axis = op.attr.n_axis};
-  if (op.code != OP_SUM || !is_float(f, tree) || !group_factors(&p, tree))
+  if (!is_float(f, tree) || !group_factors(&p, tree))
     return NONE;
   Type group[2] = {0};
   for (uint32_t i = 0; i < p.n; i++)
