@@ -91,7 +91,7 @@ typedef enum {
   EXPR_UNARY, /* unary */
   EXPR_BINARY,  /* binary */
   EXPR_CALL,    /* call: every f(..) and f[..](..), built-ins (where, index, grad, sum, join, ...) included */
-  EXPR_BRACKET, /* bracket: x[a as b], x[a = i]; x[a, b] on a value never gets here (the parser reports it) */
+  EXPR_BRACKET, /* bracket: x[a as b], x[a = i]; x[a, b], which has no meaning, is reported where values are known */
   EXPR_CHOICE,  /* choice: `a where c else b where d else e`, only as the value of a plan's or optimizer's
                    `name = value` */
   EXPR_LIKE,    /* like: `name like "h.*.wq"`, only in conditions */
@@ -160,7 +160,7 @@ struct AstExpr {
     } call;
     struct {
       AstExpr *x;
-      AstBracket b; /* BRACKET_AS or BRACKET_INDEX */
+      AstBracket b;
     } bracket;
     struct {
       AstCase *v; /* in order; only the last may have where NULL */

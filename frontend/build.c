@@ -121,23 +121,7 @@ AstExpr *build_call(Parser *p, AstExpr *f, ArgVec args, Span at) {
   return e;
 }
 
-/* `x[a, b]` on a value has no meaning; `f[a, b](x)` took the bracket away in build_call. */
-static bool is_axes_only(const AstExpr *x) {
-  return x->kind == EXPR_BRACKET && x->bracket.b.kind == BRACKET_AXES;
-}
-
-AstExpr *build_finish(Parser *p, AstExpr *x) {
-  if (is_axes_only(x)) {
-    uint32_t d =
-        diag_error(p->diag, x->bracket.b.span, "axis names alone in [ ] after a value have no meaning");
-    diag_hint(p->diag, d, "index with [axis = i], rename with [axis as other]");
-    x->bracket.b.kind = BRACKET_AS; /* reported once */
-  }
-  return x;
-}
-
 AstExpr *build_bracket(Parser *p, AstExpr *x, AstBracket b, Span at) {
-  build_finish(p, x);
   uint32_t height = x->height, nest = x->kind == EXPR_BRACKET ? x->nest - 1 : x->nest;
   for (uint32_t i = 0; i < b.n_index; i++) {
     const AstIndex *k = &b.index[i];

@@ -99,6 +99,7 @@ Val import_value(Elab *e, Ctx *c, Ctx *from, Val v, bool sliced) {
   }
   Val inner = ir_param(e->func, c->b.b, t, name);
   VEC_PUSH(e->arena, c->import, c->n_imports, c->cap_imports, (Import){outer, inner, sliced});
+  note_link(e, inner, outer);
   return inner;
 }
 

@@ -174,6 +174,15 @@ typedef struct {
   bool library;
 } Call;
 
+/* elab_product.c: a product as written, and what a body param stands for. */
+typedef struct {
+  Val out, a, b;
+  Span at;
+} NotedProduct;
+typedef struct {
+  Val param, from;
+} Link;
+
 struct Elab {
   Arena *arena;
   Sources *sources;
@@ -187,6 +196,10 @@ struct Elab {
   Call call[64];
   Slot *slot;
   uint32_t n_slots, cap_slots;
+  NotedProduct *product; /* of the current function */
+  uint32_t n_products, cap_products;
+  Link *link;
+  uint32_t n_links, cap_links;
   Val scalar_arg[3]; /* step, attempt, seed of the current function; NONE: not asked for yet */
   Error err;
   bool in_optimizer;     /* sum(x) without brackets: over every axis of x but these */
@@ -241,6 +254,16 @@ bool unify(Elab *e, Ctx *c, V *v, uint32_t n, bool want_float, Span at);
 bool joins(Elab *e, const V *a, const V *b, Span at);
 V as_tensor(Elab *e, Ctx *c, V v, DType d);
 V to_float(Elab *e, Ctx *c, V v, Span at);
+
+/* ---- elab_product.c ---- */
+void note_product(Elab *e, Val out, Val a, Val b, Span at);
+void note_link(Elab *e, Val param, Val from);
+const NotedProduct *noted_product(const Elab *e, Val out); /* NULL: out is no product */
+const char *source_text(Elab *e, Span at);                 /* on one line, cut when long */
+bool in_library(const Elab *e, uint32_t file);
+/* v has an axis too many. Reports the product that lacks its sum, with the line to write and a note `why` at `at`; false when
+ * there is no such product. */
+bool report_missing_sum(Elab *e, V v, Axis axis, Span at, const char *why);
 
 /* ---- elab_call.c ---- */
 V eval_call(Elab *e, Scope *s, const AstExpr *x);

@@ -241,6 +241,9 @@ V binary(Elab *e, Ctx *c, AstBinaryOp op, V a, V b, Span at) {
   }
   out.scalar = scalar;
   out.param = same_parameter(e, &a, &b, &out);
+  if (op == BINARY_MUL) {
+    note_product(e, out.val, v[0].val, v[1].val, at);
+  }
   if (vtype(e, &out)->rank == 0) {
     V ka = a, kb = b;
     if (a.kind == V_TENSOR && (a.ctx != c || a.val != v[0].val)) {

@@ -65,8 +65,9 @@ static Names carried_names(Elab *e, Scope *s, const AstBlock *b) {
 typedef struct {
   Ctx *c;
   Scope *s;
-  Type *type; /* of each carried value */
-  Val *ret;   /* what the body gives for it */
+  Type *type;   /* of each carried value */
+  Val *ret;     /* what the body gives for it */
+  const V *was; /* before this round: the start, later what the body gave */
 } Round;
 
 static Ctx *loop_ctx(Elab *e, Scope *s, const AstStmt *st, const AxisBinding *a, const char *path) {
@@ -111,6 +112,9 @@ static bool run_round(Elab *e, Scope *outer, const AstStmt *st, const AxisBindin
   s->v[0].is_input = true;
   for (uint32_t i = 0; i < carry->n; i++) {
     Val v = ir_param(e->func, r->c->b.b, type[i], carry->v[i]);
+    if (r->was[i].kind == V_TENSOR) {
+      note_link(e, v, r->was[i].val);
+    }
     scope_set(e, s, carry->v[i], tensor(r->c, v), st->span);
     s->v[s->n - 1].is_input = true;
   }
@@ -303,8 +307,12 @@ void run_loop(Elab *e, Scope *s, const AstStmt *st) {
     type[i] = start_type(e, v);
   }
   const uint32_t draws = e->draws; /* every round draws the same numbers */
+  V *was = ARENA_ARRAY(e->arena, V, carry.n);
+  for (uint32_t i = 0; i < carry.n; i++) {
+    was[i] = scope_find(s, carry.v[i])->v;
+  }
   for (int round = 0; round < MAX_ROUNDS; round++) {
-    Round r;
+    Round r = {.was = was};
     Type *next = ARENA_ARRAY(e->arena, Type, carry.n);
     memcpy(next, type, carry.n * sizeof *next);
     e->draws = draws;
@@ -317,6 +325,9 @@ void run_loop(Elab *e, Scope *s, const AstStmt *st) {
     if (settle(e, &r, &carry, next)) {
       finish(e, s, st, &r, &carry);
       return;
+    }
+    for (uint32_t i = 0; i < carry.n; i++) {
+      was[i] = scope_find(r.s, carry.v[i])->v;
     }
     type = next;
   }

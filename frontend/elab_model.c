@@ -10,7 +10,7 @@ void begin_function(Elab *e, const char *name) {
   e->root = ARENA_NEW(e->arena, Ctx);
   e->root->axis = NONE;
   e->root->b = (Builder){e->func, e->func->body, {.file = NONE}, &e->err};
-  e->n_slots = 0;
+  e->n_slots = e->n_products = e->n_links = 0;
   e->in_optimizer = false;
   e->draws = 0;
   for (int i = 0; i < 3; i++) {
@@ -133,16 +133,21 @@ static void return_loss(Elab *e, Scope *s, const AstItem *model) {
     return;
   }
   if (v.kind == V_NUM || v.ctx != e->root || vtype(e, &v)->rank) {
-    uint32_t d = report(e, b->span, "the loss must be one number; it is %s",
-                        v.kind == V_NUM ? "a constant" : type_text(e, vtype(e, &v)));
+    const char *is = v.kind == V_NUM ? "a constant" : type_text(e, vtype(e, &v));
+    for (int i = 0; v.kind == V_TENSOR && i < vtype(e, &v)->rank; i++) {
+      if (report_missing_sum(e, v, vtype(e, &v)->dim[i].axis, b->span,
+                             arena_printf(e->arena, "so the loss is %s here; it must be one number", is))) {
+        return;
+      }
+    }
+    uint32_t d = report(e, b->span, "the loss must be one number; it is %s", is);
     Str left = {0};
     for (int i = 0; v.kind == V_TENSOR && i < vtype(e, &v)->rank; i++) {
       str_printf(&left, "%s%s", i ? ", " : "", ir_axis_name(e->m, vtype(e, &v)->dim[i].axis));
     }
     if (left.s) {
-      diag_hint(e->diag, d,
-                "write loss = mean[%s](...), or sum[...] over an axis that a product should have contracted",
-                left.s);
+      const char *text = source_text(e, (Span){b->span.file, b->span.begin, b->span.end});
+      diag_hint(e->diag, d, "write %s = mean[%s](...)", text, left.s);
     }
     str_free(&left);
     return;

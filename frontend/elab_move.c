@@ -253,7 +253,36 @@ static V bracket_index(Elab *e, Scope *s, const AstExpr *x) {
   return v.kind == V_TENSOR ? bracket_gather(e, s, x, bring(e, s->ctx, v)) : poison();
 }
 
+/* x[a, b] on a value: meant as its type, or as a matrix over one axis twice. */
+static V bracket_axes(Elab *e, Scope *s, const AstExpr *x) {
+  const AstNames *axes = &x->bracket.b.axes;
+  const char *text = source_text(e, x->bracket.x->span);
+  for (uint32_t i = 1; i < axes->n; i++) {
+    for (uint32_t k = 0; k < i; k++) {
+      const char *name = axes->v[i].text;
+      if (!strcmp(name, axes->v[k].text)) {
+        uint32_t d =
+            report(e, axes->v[i].span, "'%s' has the axis '%s' twice", source_text(e, x->span), name);
+        diag_hint(e->diag, d,
+                  "declare a second name of the same size (axis %s_2 = %s) and write %s[%s as %s_2]", name,
+                  name, text, name, name);
+        return poison();
+      }
+    }
+  }
+  V v = eval(e, s, x->bracket.x);
+  if (v.kind == V_POISON) {
+    return v;
+  }
+  uint32_t d = report(e, x->bracket.b.span, "axis names alone in [ ] after a value have no meaning");
+  diag_hint(e->diag, d, "write %s; index with %s[axis = i], rename with %s[axis as other]", text, text, text);
+  return poison();
+}
+
 V eval_bracket(Elab *e, Scope *s, const AstExpr *x) {
+  if (x->bracket.b.kind == BRACKET_AXES) {
+    return bracket_axes(e, s, x);
+  }
   if (x->bracket.b.kind == BRACKET_INDEX) {
     return bracket_index(e, s, x);
   }

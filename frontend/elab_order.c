@@ -125,10 +125,8 @@ static void warn_outer(Outer *o, const Op *op) {
       op->loc.file == NONE) {
     return;
   }
-  for (uint32_t i = 0; e->std && i < e->std->n_files; i++) {
-    if (e->std->file[i]->file == op->loc.file) {
-      return; /* the library's own tables */
-    }
+  if (in_library(e, op->loc.file)) {
+    return; /* the library's own tables */
   }
   uint32_t d =
       diag_warning(e->diag, span_of(e, op->loc), "%s and %s meet in every combination: %s is stored whole",
@@ -140,7 +138,9 @@ static void warn_outer(Outer *o, const Op *op) {
     }
   }
   if (shared.len) {
-    diag_hint(e->diag, d, "for a matrix product write sum[%s](...)", shared.s);
+    const NotedProduct *p = noted_product(e, op->result);
+    diag_hint(e->diag, d, "for a matrix product write sum[%s](%s)", shared.s,
+              p ? source_text(e, p->at) : "...");
   } else {
     diag_hint(e->diag, d, "reduced over one of its axes it would need no memory");
   }

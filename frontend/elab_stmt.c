@@ -47,6 +47,13 @@ static V assert_type(Elab *e, Scope *s, const AstType *t, V v, const char *name)
   if (type_same_dims(&want, have) && have->dtype == d) {
     return v;
   }
+  const char *is =
+      arena_printf(e->arena, "so '%s' is %s here, not %s", name, type_text(e, have), type_text(e, &want));
+  for (int i = 0; i < have->rank; i++) {
+    if (!type_has(&want, have->dim[i].axis) && report_missing_sum(e, v, have->dim[i].axis, t->span, is)) {
+      return poison();
+    }
+  }
   Str extra = {0};
   for (int i = 0; i < have->rank; i++) {
     if (!type_has(&want, have->dim[i].axis)) {
@@ -225,9 +232,11 @@ V call_values(Elab *e, Ctx *c, const AstItem *def, FileScope *file, Instance *in
     scope_set(e, &s, in->name.text, v, in->name.span);
     s.v[s.n - 1].is_input = true;
   }
-  if (ok) {
+  bool library = file->n_files && file->file[0]->is_std;
+  if (ok ||
+      !library) { /* the user's own body is read even so: its other mistakes are reported in the same run */
     run_block(e, &s, &def->def.body);
-    if (e->training && !file->file[0]->is_std) {
+    if (ok && e->training && !library) {
       warn_unused(e, &s);
     }
   }
@@ -297,7 +306,6 @@ V call_def(Elab *e, Scope *s, const AstExpr *x, const AstItem *def, FileScope *f
       return poison();
     }
     arg[k] = eval(e, s, a->v[i].value);
-    ok &= arg[k].kind != V_POISON;
     given[k] = true;
   }
   Scope defaults = {.file = file, .ctx = s->ctx, .axis = axis, .n_axes = def->def.axes.n};

@@ -219,7 +219,7 @@ index:
 /* ---- expressions ---- */
 
 expr:
-  postfix { $$ = build_finish(p, $1); }
+  postfix { $$ = $1; }
 | HAS qname { $$ = build_has(p, $2, @$); }
 | MINUS expr %prec NEG { $$ = build_unary(p, UNARY_NEG, $2, @$); }
 | NOT expr { $$ = build_unary(p, UNARY_NOT, $2, @$); }

@@ -90,7 +90,6 @@ AstExpr *build_binary(Parser *p, AstBinaryOp op, AstExpr *a, AstExpr *b, Span op
 AstExpr *build_call(Parser *p, AstExpr *f, ArgVec args, Span at);
 AstExpr *build_bracket(Parser *p, AstExpr *x, AstBracket b, Span at);
 /* Reports `x[a, b]` that no ( follows. */
-AstExpr *build_finish(Parser *p, AstExpr *x);
 AstExpr *build_choice(Parser *p, CaseVec cases, Span at);
 AstExpr *build_like(Parser *p, AstExpr *x, Text pattern, Span at);
 AstExpr *build_has(Parser *p, AstName axis, Span at);
