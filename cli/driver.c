@@ -32,7 +32,7 @@ static void print_diagnostics(const Session *s, bool json) {
 }
 
 static int open_model(Session *s, const Args *a, const char *const *extra, uint32_t n_extra, bool inference,
-                      bool quiet) {
+                      bool quiet, bool f64) {
   memset(s, 0, sizeof *s);
   s->sources.arena = &s->arena;
   s->diag.sources = &s->sources;
@@ -59,7 +59,8 @@ static int open_model(Session *s, const Args *a, const char *const *extra, uint3
                       .ranks = 1,
                       .set = set,
                       .n_set = n,
-                      .inference = inference};
+                      .inference = inference,
+                      .f64 = f64};
   int code = front_model(&opt, &s->sources, &s->diag, &s->model);
   if (code || !quiet) {
     print_diagnostics(s, a->json);
@@ -71,11 +72,15 @@ static int open_model(Session *s, const Args *a, const char *const *extra, uint3
 }
 
 int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n_extra) {
-  return open_model(s, a, extra, n_extra, false, false);
+  return open_model(s, a, extra, n_extra, false, false, false);
+}
+
+int session_open_f64(Session *s, const Args *a) {
+  return open_model(s, a, NULL, 0, false, false, true);
 }
 
 int session_open_inference(Session *s, const Args *a, int64_t batch) {
-  int code = open_model(s, a, NULL, 0, true, true);
+  int code = open_model(s, a, NULL, 0, true, true, false);
   if (code || batch <= 0 || !s->model->has_plan) {
     return code;
   }
@@ -84,7 +89,7 @@ int session_open_inference(Session *s, const Args *a, int64_t batch) {
            (long long)batch);
   session_close(s);
   const char *extra[] = {set};
-  return open_model(s, a, extra, 1, true, true);
+  return open_model(s, a, extra, 1, true, true, false);
 }
 
 void session_close(Session *s) {

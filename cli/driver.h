@@ -20,6 +20,8 @@ typedef struct {
  * `extra` ones. Prints diagnostics to standard error (as JSON lines with --json). Returns an exit code; on 0
  * the model is there. */
 int session_open(Session *s, const Args *a, const char *const *extra, uint32_t n_extra);
+/* The same in f64, whatever precision the plan has. */
+int session_open_f64(Session *s, const Args *a);
 /* The same for inference: the layout is not looked at; batch > 0 sets the sample axis to that size. Silent
  * about warnings. */
 int session_open_inference(Session *s, const Args *a, int64_t batch);

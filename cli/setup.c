@@ -204,6 +204,25 @@ bool setup_batch(const Model *m, DataSet *d, Exec *x, int64_t step, Error *err) 
   return ok;
 }
 
+bool setup_first_batch(const Model *m, DataSet *d, Exec *x, Error *err) {
+  exec_set_scalar(x, SCALAR_STEP, 1);
+  exec_set_scalar(x, SCALAR_ATTEMPT, 1);
+  exec_set_scalar(x, SCALAR_SEED, (int64_t)m->plan.seed);
+  return setup_batch(m, d, x, 1, err);
+}
+
+bool setup_gradient(Exec *x, const Tensors *t, uint32_t i, HostTensor *out) {
+  const Program *p = exec_program(x);
+  for (uint32_t r = 0; r < p->n_results; r++) {
+    if (p->result[r].kind == 3 && !strcmp(p->result[r].name, t->t[i].name)) {
+      *out = t->t[i];
+      out->data = exec_map(x, p->result[r].num);
+      return true;
+    }
+  }
+  return false;
+}
+
 bool setup_has_eval(const DataSet *d) {
   bool all = d->n > 0;
   for (uint32_t i = 0; i < d->n; i++) {

@@ -31,6 +31,12 @@ int64_t setup_id_limit(const Model *m, uint32_t input);
 bool setup_data(Arena *a, const Model *m, DataSet *d, Error *err);
 void setup_close_data(DataSet *d);
 bool setup_batch(const Model *m, DataSet *d, Exec *x, int64_t step, Error *err);
+/* The first batch and the scalars of the first step. */
+bool setup_first_batch(const Model *m, DataSet *d, Exec *x, Error *err);
+/* The gradient buffer of parameter i after a PIPE_GRAD program ran; false for a frozen one. */
+bool setup_gradient(Exec *x, const Tensors *t, uint32_t i, HostTensor *out);
+/* grad_check.c: `dlc grad --check`; an exit code. */
+int grad_check(const Args *a);
 /* Held-out loss and metrics over `batches` batches (0: all). value has room for one a metric name, loss
  * first. */
 typedef struct {

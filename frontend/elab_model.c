@@ -425,6 +425,9 @@ static int elaborate(Elab *e, const FrontOptions *opt, AstFile *file, const char
   if ((plan && !elab_plan(e, plan, opt->inference ? NULL : layout, folder, &out->plan)) || !sets) {
     return ERR_INPUT;
   }
+  if (opt->f64) {
+    e->m->real = DT_F64;
+  }
   bool ok = elab_function(e, model, "train", true);
   ok = ok && elab_function(e, model, "eval", false);
   if (ok && plan) {

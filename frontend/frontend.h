@@ -18,6 +18,7 @@ typedef struct {
   int ranks;
   const char *const *set; /* "optimizer.lr=3e-4", "batch=8", "layout.micro=4", "steps=100", "seed=7", ... */
   uint32_t n_set;
+  bool f64;       /* in f64 whatever the plan's precision: for checks */
   bool inference; /* eval, sample, apply: the layout's micro-batches and the like are not looked at */
 } FrontOptions;
 

@@ -44,6 +44,7 @@ typedef enum {
   PIPE_TRAIN, /* "train" -> the step: loss terms, metrics, state, parameters, optimizer state, grad_norm, lr
                */
   PIPE_GRAD,  /* "train" -> loss, gradients, grad_norm */
+  PIPE_LOSS,  /* "train" -> the loss alone */
   PIPE_EVAL,  /* "eval" -> loss terms and metrics */
   PIPE_APPLY  /* "eval" -> the outputs named */
 } PipeKind;

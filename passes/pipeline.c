@@ -12,9 +12,9 @@ typedef struct {
 static bool wanted(void *ctx, const FuncRes *r) {
   const Want *w = ctx;
   switch (r->kind) {
-  case RES_LOSS: return w->kind == PIPE_TRAIN || w->kind == PIPE_GRAD;
+  case RES_LOSS: return w->kind == PIPE_TRAIN || w->kind == PIPE_GRAD || w->kind == PIPE_LOSS;
   case RES_LOSS_NUM:
-  case RES_LOSS_DEN: return w->kind != PIPE_APPLY;
+  case RES_LOSS_DEN: return w->kind != PIPE_APPLY && w->kind != PIPE_LOSS;
   case RES_METRIC_NUM:
   case RES_METRIC_DEN: return w->kind == PIPE_TRAIN || w->kind == PIPE_EVAL;
   case RES_STATE: return w->kind == PIPE_TRAIN;
@@ -44,9 +44,13 @@ static bool clean(Func *f, bool drop_stop, const PassHooks *hooks, Error *err) {
 
 /* The forward in its composite form. */
 static Func *forward(Module *m, const Want *want, const PassHooks *hooks, Error *err) {
-  bool training = want->kind == PIPE_TRAIN || want->kind == PIPE_GRAD;
+  bool training = want->kind == PIPE_TRAIN || want->kind == PIPE_GRAD || want->kind == PIPE_LOSS;
   const char *source = training ? "train" : "eval";
-  static const char *const name[] = {"step.forward", "grad.forward", "eval.program", "apply.program"};
+  static const char *const name[] = {[PIPE_TRAIN] = "step.forward",
+                                     [PIPE_GRAD] = "grad.forward",
+                                     [PIPE_LOSS] = "loss.program",
+                                     [PIPE_EVAL] = "eval.program",
+                                     [PIPE_APPLY] = "apply.program"};
   Func *f = ir_func(m, source);
   if (!f) {
     error_set(err, ERR_INPUT, "the program has no function %s", source);
