@@ -51,12 +51,20 @@ static bool write_kernels(Codegen *cg, const Compiled *c, const char *dir, Arena
   return ok;
 }
 
-static bool write_artifact(Codegen *cg, const Compiled *c, const char *dir, Arena *a, Error *err) {
+/* A folder that `dlc run DIR` and `dlc inspect DIR` take: plan.dl is the program. */
+static bool write_artifact(const Model *m, Codegen *cg, const Compiled *c, const char *dir, Arena *a,
+                           Error *err) {
   Str program = {0}, memory = {0};
+  Report report = {.title = m->has_plan ? m->plan.name : "gradients",
+                   .program = &c->draft.program,
+                   .layout = m->plan.layout,
+                   .plan = m->folded};
   program_print(&c->draft.program, &program);
   program_print_memory(&c->draft.program, &memory);
   bool ok = write_text(dir, "program.txt", a, &program, err) &&
-            write_text(dir, "memory.txt", a, &memory, err) && write_kernels(cg, c, dir, a, err);
+            write_text(dir, "memory.txt", a, &memory, err) && write_kernels(cg, c, dir, a, err) &&
+            file_write(arena_printf(a, "%s/plan.dl", dir), m->folded, strlen(m->folded), err) &&
+            report_write(arena_printf(a, "%s/report.html", dir), &report, err);
   str_free(&program);
   str_free(&memory);
   return ok;
@@ -95,7 +103,7 @@ static bool folder_make(const char *path, Error *err) {
     char c = *p;
     *p = 0;
     if (mkdir(part, 0777) && errno != EEXIST) {
-      return error_set(err, ERR_INPUT, "%s: cannot make the folder: %s", part, strerror(errno));
+      return error_set(err, ERR_RUN, "%s: cannot make the folder: %s", part, strerror(errno));
     }
     *p = c;
     if (!c) {
@@ -140,7 +148,7 @@ int cmd_compile(const Args *a) {
                    "--dump-after: there is no pass '%s'; `dlc compile -o DIR` writes ir/ with all of them",
                    a->dump_after);
   }
-  ok = ok && (!a->out || write_artifact(cg, &c, a->out, &s.arena, &err));
+  ok = ok && (!a->out || write_artifact(s.model, cg, &c, a->out, &s.arena, &err));
   if (!ok) {
     code = cli_fail(&err);
   } else if (a->emit) {

@@ -14,7 +14,7 @@ static bool replace_file(Arena *arena, const char *path, const Str *text, Error 
   char *aside = arena_printf(arena, "%s.fmt-%d", path, (int)getpid());
   FILE *f = fopen(aside, "wb");
   if (!f) {
-    return error_set(err, ERR_INPUT, "%s: cannot write: %s", aside, strerror(errno));
+    return error_set(err, ERR_RUN, "%s: cannot write: %s", aside, strerror(errno));
   }
   bool ok = fwrite(text->s, 1, text->len, f) == text->len;
   ok = fflush(f) == 0 && ok;
@@ -26,7 +26,7 @@ static bool replace_file(Arena *arena, const char *path, const Str *text, Error 
   if (!ok || rename(aside, path)) {
     int e = errno;
     unlink(aside);
-    return error_set(err, ERR_INPUT, "%s: cannot write: %s", path, strerror(e));
+    return error_set(err, ERR_RUN, "%s: cannot write: %s", path, strerror(e));
   }
   return true;
 }

@@ -41,7 +41,8 @@ static const char *out_folder(Run *r) {
   if (r->args->out) {
     return r->args->out;
   }
-  if (stat(r->args->file, &st) == 0 && S_ISDIR(st.st_mode)) {
+  if (stat(r->args->file, &st) == 0 && S_ISDIR(st.st_mode) &&
+      file_exists(arena_printf(&r->session.arena, "%s/run.json", r->args->file))) {
     return r->args->file;
   }
   return arena_printf(&r->session.arena, "out/%s", r->session.model->plan.name);
@@ -246,6 +247,14 @@ static bool due(int64_t step, int64_t every) {
   return every > 0 && step % every == 0;
 }
 
+/* What a user can do after a loss that is no number. */
+static const char *way_on(const Run *r, Arena *a) {
+  const char *cure = "lower the learning rate, clip, or look at the data and the initial weights";
+  return r->saved_step >= 0 ? arena_printf(a, "%s; --resume goes on from the checkpoint of step %lld", cure,
+                                           (long long)r->saved_step)
+                            : arena_printf(a, "%s; nothing was saved yet", cure);
+}
+
 static bool one_step(Run *r, Error *err) {
   const Model *m = r->session.model;
   const Plan *p = &m->plan;
@@ -266,10 +275,8 @@ static bool one_step(Run *r, Error *err) {
     s.epoch = r->data.n ? data_epoch(r->data.source[0], step) : 0;
     if (!isfinite(s.loss)) {
       metrics_step(r->log, &s, err);
-      ok = error_set(err, ERR_RUN,
-                     "the loss is %s at step %lld; the last checkpoint is whole: lower the learning rate or "
-                     "clip, then --resume",
-                     isnan(s.loss) ? "not a number" : "infinite", (long long)step);
+      ok = error_set(err, ERR_RUN, "the loss is %s at step %lld of rank 0; %s",
+                     isnan(s.loss) ? "not a number" : "infinite", (long long)step, way_on(r, &a));
     }
   }
   if (ok) {

@@ -85,6 +85,9 @@ int cli_fail(const Error *err) {
   return err->cls == ERR_NONE ? ERR_RUN : (int)err->cls;
 }
 
+/* Commands of INTERFACES that are not built: refused by name. */
+static const char *const later[] = {"plan", "verify", "status", "data", "import", "export"};
+
 static const Command *find_command(const char *name) {
   for (int i = 0; i < N_COMMANDS; i++) {
     if (!strcmp(commands[i].name, name)) {
@@ -247,6 +250,11 @@ int main(int argc, char **argv) {
   if (argc < 2) {
     return print_help(stderr);
   }
+  const Command *about = argc > 2 && !strcmp(argv[1], "help") ? find_command(argv[2]) : NULL;
+  if (about) {
+    printf("usage: %s\n%s\n", about->usage, about->help);
+    return 0;
+  }
   if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
     return print_help(stdout);
   }
@@ -263,6 +271,12 @@ int main(int argc, char **argv) {
             .temperature = NAN,
             .top_p = NAN};
   const Command *c = find_command(argv[1]);
+  for (size_t i = 0; !c && i < sizeof later / sizeof *later; i++) {
+    if (!strcmp(argv[1], later[i])) {
+      fprintf(stderr, "dlc: '%s' is not built yet; `dlc help` lists what is\n", argv[1]);
+      return ERR_USAGE;
+    }
+  }
   if (!c) {
     const char *best = NULL;
     int best_d = 3;

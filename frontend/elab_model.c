@@ -403,6 +403,17 @@ static const char *overridden_text(Elab *e, const FrontOptions *opt) {
   return text;
 }
 
+/* plan.dl in the form `dlc fmt` writes. */
+static char *canonical(Elab *e, const char *text) {
+  Sources sources = {.arena = e->arena};
+  Diag diag = {.sources = &sources};
+  Str out = {0};
+  bool ok = ast_format(&sources, source_add(&sources, "plan.dl", text, strlen(text)), &out, &diag);
+  char *copy = arena_strdup(&e->m->arena, ok && out.s ? out.s : text);
+  str_free(&out);
+  return copy;
+}
+
 static int elaborate(Elab *e, const FrontOptions *opt, AstFile *file, const char *text, Model *out) {
   const AstItem *plan = NULL, *model;
   const AstPlanItem *layout = NULL;
@@ -436,7 +447,7 @@ static int elaborate(Elab *e, const FrontOptions *opt, AstFile *file, const char
   if (!ok || e->diag->n_errors) {
     return ERR_INPUT;
   }
-  out->folded = arena_strdup(&e->m->arena, override_folded(e->arena, folder, text, file, plan, layout));
+  out->folded = canonical(e, override_folded(e->arena, folder, text, file, plan, layout));
   return 0;
 }
 

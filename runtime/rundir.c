@@ -32,7 +32,7 @@ static bool make_with_parents(const char *path, Error *err) {
     char c = *p;
     *p = 0;
     if (mkdir(part, 0777) && errno != EEXIST) {
-      return error_set(err, ERR_INPUT, "%s: cannot make the run's folder: %s", part, strerror(errno));
+      return error_set(err, ERR_RUN, "%s: cannot make the run's folder: %s", part, strerror(errno));
     }
     *p = c;
     if (!c) {
@@ -50,10 +50,10 @@ static bool move_aside(Arena *a, const char *path, Error *err) {
     const char *to = arena_printf(a, "%s.%d", path, i);
     if (!file_exists(to)) {
       return rename(path, to) == 0 ||
-             error_set(err, ERR_INPUT, "%s: cannot move it to %s: %s", path, to, strerror(errno));
+             error_set(err, ERR_RUN, "%s: cannot move it to %s: %s", path, to, strerror(errno));
     }
   }
-  return error_set(err, ERR_INPUT, "%s: ten thousand older runs stand beside it", path);
+  return error_set(err, ERR_RUN, "%s: ten thousand older runs stand beside it", path);
 }
 
 /* The lock is held by the process, so a killed run leaves none; the file says who holds it. */
@@ -61,7 +61,7 @@ static bool lock_folder(RunDir *r, Error *err) {
   const char *path = arena_printf(&r->arena, "%s/lock", r->path);
   r->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (r->lock < 0) {
-    return error_set(err, ERR_INPUT, "%s: cannot write there: %s", r->path, strerror(errno));
+    return error_set(err, ERR_RUN, "%s: cannot write there: %s", r->path, strerror(errno));
   }
   if (flock(r->lock, LOCK_EX | LOCK_NB)) {
     char holder[64] = {0};
@@ -72,7 +72,7 @@ static bool lock_folder(RunDir *r, Error *err) {
   char self[32];
   int n = snprintf(self, sizeof self, "%d", (int)getpid());
   if (ftruncate(r->lock, 0) || pwrite(r->lock, self, (size_t)n, 0) != n) {
-    return error_set(err, ERR_INPUT, "%s: cannot write: %s", path, strerror(errno));
+    return error_set(err, ERR_RUN, "%s: cannot write: %s", path, strerror(errno));
   }
   return true;
 }

@@ -248,7 +248,7 @@ def test_bytes_after_the_last_tensor(program, tmp_path):
 def test_folders_that_cannot_be_written(program, tmp_path):
     write(tmp_path / "file", "a file, not a folder")
     for out in (tmp_path / "file", tmp_path / "file" / "out", "/proc/out"):
-        err = run("run", program, "--out", out, code=1).stderr
+        err = run("run", program, "--out", out, code=3).stderr
         assert str(out) in err or "file" in err
     with open(tmp_path / "file") as f:
         assert f.read() == "a file, not a folder"
@@ -358,3 +358,25 @@ def test_apply_to_ids_beyond_vocab(tmp_path):
     err = run("apply", path, "--from", tmp_path / "out", "--data", tmp_path / "x.safetensors", "-o", tmp_path / "y", code=1).stderr
     assert "'tokens'" in err and "row 2" in err and "256" in err
     assert not os.path.exists(tmp_path / "y")
+
+
+def test_gradients_without_a_plan(tmp_path):
+    path = write(tmp_path / "m.dl", "use std\naxis batch = 2\nmodel m(x: float[batch]) {\n  param w = 1\n  loss = mean[batch](x * w)\n}\n")
+    for args in ([], ["--check"]):
+        err = run("grad", path, *args, code=1).stderr
+        assert "has no plan" in err and "precision" not in err
+
+
+def test_words_of_a_loss_that_is_no_number(tmp_path):
+    write_safetensors(tmp_path / "data.safetensors", {"x": np.full(4, 1e38, np.float32)})
+    path = write(tmp_path / "m.dl", "use std\naxis batch = 2\nmodel m(x: float[batch]) {\n  param w = 1\n  loss = mean[batch]((x * w) ^ 2)\n}\n"
+                 "plan p for m {\n  data x from arrays(\"data.safetensors\")\n  steps 3\n  optimizer sgd(lr = 1)\n}\n")
+    err = run("run", path, "--out", tmp_path / "out", code=3).stderr
+    assert "step 1" in err and "nothing was saved" in err
+    assert not os.path.exists(tmp_path / "out" / "latest")
+
+
+@pytest.mark.parametrize("name", ["plan", "verify", "status", "data", "import", "export"])
+def test_commands_of_later_work_are_refused_by_name(name):
+    err = run(name, "x", code=2).stderr
+    assert f"'{name}' is not built yet" in err

@@ -161,3 +161,16 @@ def test_two_compilations_are_identical(text, tmp_path):
     for f in files:
         with open(tmp_path / "a" / f, "rb") as x, open(tmp_path / "b" / f, "rb") as y:
             assert x.read() == y.read(), f
+
+
+def test_the_plan_a_run_leaves_is_canonical(text, tmp_path):
+    characters(tmp_path / "a", text, "--set", "steps=2")
+    run("fmt", tmp_path / "a" / "plan.dl", "--check")
+
+
+def test_an_artifact_runs_and_is_inspected(text, tmp_path):
+    run("compile", os.path.join(MODELS, "characters.dl"), "-o", tmp_path / "art", *sets(CHARACTERS), "--set", "steps=2", env={"DATA": text})
+    assert "kernels" in run("inspect", tmp_path / "art").stdout
+    run("run", tmp_path / "art", "--out", tmp_path / "a")
+    characters(tmp_path / "b", text, "--set", "steps=2")
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
